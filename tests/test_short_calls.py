@@ -252,7 +252,7 @@ def test_idle_memory_has_a_bound(monkeypatch):
     several = [net.forward(x) for _ in range(10)]
     monkeypatch.setattr(memory, "IDLE_BYTES", 3 * several[0].workspace.memory.arena.nbytes)
     del several
-    assert len(idle_memories(Memory, net.desc, 2, 5)) == 3
+    assert len(idle_memories(Memory, net.desc, 5)) == 3
 
 
 @pytest.mark.parametrize(("steps", "options"), [
@@ -266,7 +266,7 @@ def test_inference_of_a_size_that_comes_again(steps, options, lengths):
     w, x = rnnkit.init_weights(desc, seed=0), rng.standard_normal((steps, 32, 30)).astype("f4")
     hx = rng.standard_normal((desc.num_pseudo_layers, 32, 60)).astype("f4")
     first, *others = (rnnkit.infer(desc, w, x, hx, lengths=lengths) for _ in range(4))
-    assert idle_memories(Memory, desc.evaluating, steps, 32)
+    assert idle_memories(Memory, desc.evaluating, 32)
     for one in others:
         assert_same_results(one, first, OUTPUTS)
         assert one.y.flags.writeable and not np.shares_memory(one.y, first.y)
@@ -277,4 +277,4 @@ def test_a_large_call_keeps_nothing():
     result = net.forward(x)
     assert np.shares_memory(result.y, result.workspace.arrays["hidden_l0"])
     del result
-    assert not idle_memories(Memory, net.desc, 100, 30)
+    assert not idle_memories(Memory, net.desc, 30)

@@ -24,7 +24,7 @@ def numbers(rows: Rows):
 
 def listed(seq_len, lengths):
     """The same steps, with a list of all rows even where the sequences are of one length."""
-    return StepRows(seq_len, len(lengths), padded=True).relist(np.array(lengths))
+    return StepRows(seq_len, len(lengths), padded=True).relist(seq_len, np.array(lengths))
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 5), (0, 2), (1, 4), (2, 5), (3, 4), (4, 5), (2, 2)])
@@ -58,7 +58,7 @@ def test_lists_serve_batch_after_batch():
     ends = *kept.final, *kept.double_buffered_ends
     for _ in range(50):
         lengths = rng.integers(0, 8, 5)
-        assert kept.relist(lengths) is kept
+        assert kept.relist(7, lengths) is kept
         expected, order = listed(7, lengths), sorted(range(5), key=lambda n: (-lengths[n], n))
         positions = [(t, n) for t in range(7) for n in order if t < lengths[n]]
         count = part.starts[-1]

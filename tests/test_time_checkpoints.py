@@ -279,7 +279,7 @@ def test_segments_are_whole_chunks_counted_from_the_end():
 
 def test_the_sequences_of_a_segment_keep_their_order():
     """So do the sums over rows: where all are longer than the segment too."""
-    whole = StepRows(6, 5, padded=True).relist(np.array([4, 6, 0, 5, 4]))  # two of one length
+    whole = StepRows(6, 5, padded=True).relist(6, np.array([4, 6, 0, 5, 4]))  # two of one length
     for start, stop in ((0, 3), (2, 5), (3, 6), (5, 6)):
         part, own = whole.part(start, stop), segment_of(whole, start, stop, whole.longest_first).whole
         rows = part.rows.numbers[part.starts[0] : part.starts[-1]] - 5 * start

@@ -39,14 +39,14 @@ def list_rows(bound, given, thread_id, size, sync):
     """
     (starts, lists, sequences, ordered), (lengths, marks) = values_of(bound), given
     seq_len, batch_size = starts.size - 1, lengths.size
-    order, reverse = sequences[1], (seq_len + 1) * batch_size  # start of the marks of the reverse direction
+    order, reverse = sequences[1], (seq_len + 1) * batch_size  # the initial states and the marks of that direction
     clear(starts)
     for n in range(batch_size):
         length = lengths[n]
         starts[length] += 1
         sequences[0, n], sequences[2, n] = length, length * batch_size + n
         sequences[3, n] = (1 if length > 0 else seq_len + 1) * batch_size + n
-        sequences[4, n] = length % 2 * batch_size + n
+        sequences[4, n], sequences[5, n] = length % 2 * batch_size + n, reverse + n
     longer = 0
     for length in range(seq_len, -1, -1):
         starts[length], longer = longer, longer + starts[length]
@@ -77,13 +77,14 @@ def list_rows(bound, given, thread_id, size, sync):
 
 
 @kernel
-def clear_padding(bound, starts, thread_id, size, sync):
-    """Zero the padding rows, which are listed after those of all steps; step t has starts[t]:starts[t + 1]."""
+def clear_padding(bound, given, thread_id, size, sync):
+    """Zero the padding rows, which are listed after those of all steps. `given` is `starts` (step t has the positions
+    starts[t]:starts[t + 1]) and the number of all rows."""
     post_call(sync, thread_id, size)
-    (padded,) = values_of(bound)
+    (padded,), (starts, count) = values_of(bound), given
     team = join(sync, thread_id, size)
     first, columns = starts[starts.size - 1], Range(0, padded.stride)
-    rows = partition(padded.rows.size - first, team.thread_id, team.size)
+    rows = partition(count - first, team.thread_id, team.size)
     for row in range(first + rows.start, first + rows.stop):
         clear(row_part(padded, row, columns))
     barrier(team)

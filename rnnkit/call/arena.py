@@ -13,6 +13,7 @@ from rnnkit.common.arrays import overlap
 KEPT_BYTES = 1 << 18
 """Largest memory of a small call that is kept for the next call of its size."""
 
+_CACHED = 3  # values of a name that are cached: those of a training loop, its evaluation and one more
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
@@ -21,8 +22,8 @@ class Arena:
 
     Attributes
     ----------
-    rows : StepRows or None
-        Row lists of the last batch with lengths, reused by the next batch of its size.
+    rows : dict
+        Row lists of the last batches, by the kind of batch (`rows.rows_of`), reused by the next ones.
     segment : tuple or None
         Key of the checkpoint segment whose forward results are complete in this arena.
     """
@@ -30,15 +31,15 @@ class Arena:
     def __init__(self) -> None:
         self._buffers: dict[str, Any] = {}
         self._arrays: dict[str, Any] = {}  # the last array that each name was taken as
-        self._cache: dict[str, tuple[Any, Any]] = {}  # name -> (key, value)
+        self._cache: dict[str, list[tuple[Any, Any]]] = {}  # name -> the last (key, value)
         self._last_key: Any = None  # of `is_repeat`
-        self.rows: Any = None
+        self.rows: dict[Any, Any] = {}
         self.segment: Any = None
         self.nbytes = 0  # of all arrays
 
     def __getstate__(self) -> dict[str, Any]:
         # Cached values refer to these arrays, not to the copy's.
-        return self.__dict__ | {"_cache": {}, "_last_key": None, "rows": None}
+        return self.__dict__ | {"_cache": {}, "_last_key": None, "rows": {}}
 
     def holds(self, array: Any) -> bool:
         """Return whether the array may share memory with this arena."""
@@ -77,13 +78,16 @@ class Arena:
         return is_repeat
 
     def cached(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
-        """Return `make()`, cached under this name until the key changes or `take` returns a new array. The value may
-        refer to these arrays and to `rows`, but must not keep other large objects alive."""
-        entry = self._cache.get(name)
-        if entry is None or entry[0] != key:
-            entry = key, make()
-            self._cache[name] = entry
-        return entry[1]
+        """Return `make()`, cached under this name and key until `take` returns a new array. The value may refer to
+        these arrays and to `rows`, but must not keep other large objects alive."""
+        for known, value in self._cache.get(name, ()):
+            if known == key:
+                return value
+        value = make()  # may clear the cache
+        entries = self._cache.setdefault(name, [])
+        entries.insert(0, (key, value))
+        del entries[_CACHED:]
+        return value
 
     def _new_buffer(self, nbytes: int) -> Any:
         """Allocate an aligned array of bytes."""

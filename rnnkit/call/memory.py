@@ -71,8 +71,8 @@ class Memory:
 
 
 @lru_cache(64)
-def idle_memories(kind: type[Memory], desc: RNNDescriptor, seq_len: int, batch_size: int) -> deque[Memory]:
-    """Return the pool of idle memories for small calls of this size, with their prepared kernel calls."""
+def idle_memories(kind: type[Memory], desc: RNNDescriptor, batch_size: int) -> deque[Memory]:
+    """Return the pool of idle memories for small calls of so many sequences, with their prepared kernel calls."""
     return deque()
 
 

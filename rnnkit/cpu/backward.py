@@ -28,8 +28,10 @@ def backward(
     steps = rows_of(workspace.steps, arena)
     is_new = dw is None and not steps.listed and steps.seq_len * steps.batch_size > 0
     dw, threads = np.empty(w.shape, w.dtype) if is_new else dw, thread_pool.wanted_size()
+    in_place = reads_in_place(desc, steps, backward=True)
     result = begin(desc, w, steps, dhy, dcy, dw, workspace.wants_dx)
-    make, key = partial(prepare_backward, desc, workspace.arrays, steps, threads, arena), (desc, steps, threads)
+    make = partial(prepare_backward, desc, workspace.arrays, steps, threads, in_place, arena)
+    key = desc, steps, threads, in_place
     gradient = arena.cached("backward", key, make) if steps.is_kept else make()
     dhx, dcx = result[1:3]
     of_resets = reset_gradients(workspace.steps, dhx, dcx)
@@ -39,10 +41,10 @@ def backward(
 
 
 def prepare_backward(
-    desc: RNNDescriptor, arrays: dict[str, Any], steps: StepRows, threads: int, arena: Arena
+    desc: RNNDescriptor, arrays: dict[str, Any], steps: StepRows, threads: int, in_place: bool, arena: Arena
 ) -> PreparedBackward:
     """Prepare the backward of a network from the arrays of its workspace, with scratch from the arena."""
-    scheduler = Scheduler(steps, desc.np_dtype.itemsize, threads, reads_in_place(desc, steps, backward=True))
+    scheduler = Scheduler(steps, desc.np_dtype.itemsize, threads, in_place)
     return PreparedBackward(desc, arrays, scheduler, arena, groups_of(desc, desc.dropout > 0))
 
 
@@ -138,6 +140,7 @@ class PreparedBackward:
         steps, layer, backs, calls = self._steps, group[0], [], []
         schedule = self._planner.backward(group)
         spans = self._planner.calls(group, schedule)
+        steps.is_fixed |= len(spans) > 1
         runs = training_runs(self._desc, self._arrays, steps, group)
         for number, run in enumerate(reversed(runs) if is_stack(group) else runs):
             # Passes that do not run at once share a buffer, unless packed weights must last for several calls.
@@ -149,10 +152,10 @@ class PreparedBackward:
         zeros, numbers = np.zeros(max(layer.sizes), self._dtype), row_numbers(layer.gradient_columns)
         like = BackwardArrays(*[np.empty(0, self._dtype)] * (len(BackwardArrays._fields) - 3), False, True, True)
         for start, stop in spans:  # counted from the end
-            parts = [back.run.part(steps, steps.seq_len - stop, steps.seq_len - start) for back in backs]
+            parts = [back.run.part(steps, steps.capacity - stop, steps.capacity - start) for back in backs]
             work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.batch_size
             passes = [back.layer_pass(part) for back, part in zip(backs, parts, strict=True)]
-            ends = self._packs and not calls, stop == steps.seq_len
+            ends = self._packs and not calls, stop == steps.capacity
             arguments = layer.cell, filled(passes, layer), schedule, *ends, zeros, numbers
             calls.append(thread_pool.bound(loop_gradient.backward, work, like, *arguments, code_cache=layer.code_cache))
         return BackwardGroup(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
@@ -175,7 +178,7 @@ class PreparedBackward:
             if lowest > self._lowest:
                 self.drop(dx[-1], lowest)
         for gradient in self._of_inputs if dx_of_network.size > 0 else ():
-            dx_of_network[:, :, self._desc.input_size :] += gradient
+            dx_of_network[:, :, self._desc.input_size :] += gradient[: len(dx_of_network)]
 
     def drop(self, dx: np.ndarray, layer: int) -> None:
         """Apply the dropout mask to the gradient of a layer's input, if the network has dropout."""
@@ -189,7 +192,7 @@ class PreparedBackward:
         name = "dinput_reverse" if layer.direction == 1 else f"dinput_{layer.layer % 3}"
         of_inputs = layer.layer == 0 and layer.inputs_size > 0
         name += "_with_inputs" if of_inputs else ""  # separate memory, since no other kernel writes these columns
-        dx = arena.take(name, (self._steps.seq_len, self._steps.batch_size, layer.input_size), self._dtype)
+        dx = arena.take(name, (self._steps.capacity, self._steps.batch_size, layer.input_size), self._dtype)
         if of_inputs:
             self._of_inputs.append(dx[:, :, -layer.inputs_size :])
         return dx
@@ -205,7 +208,7 @@ class PreparedBackward:
         work, dx = arena.take(f"buffer_{buffer}", (int(offsets[-1]),), dtype), self._input_gradient(layer, arena)
         dinputs = None
         if layer.inputs_size:
-            shape = self._steps.seq_len, self._steps.batch_size, layer.inputs_size
+            shape = self._steps.capacity, self._steps.batch_size, layer.inputs_size
             dinputs = arena.take(f"dinputs_{layer.index}", shape, dtype)
             self._of_inputs.append(dinputs)
         dvectors, vectors = None, len(layer.cell.declaration.vectors) * layer.sizes.hidden

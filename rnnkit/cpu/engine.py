@@ -42,15 +42,15 @@ class Prepared(NamedTuple):
     clearing: Sequence[Callable[[], None]]
 
 
-def prepare_forward(workspace: Workspace, steps: StepRows, threads: int) -> Prepared:
+def prepare_forward(workspace: Workspace, steps: StepRows, threads: int, in_place: bool) -> Prepared:
     """Take the workspace's arrays from its memory, and prepare the kernel calls that fill them."""
     desc, arena = workspace.desc, workspace.memory.arena
-    scheduler = Scheduler(steps, desc.np_dtype.itemsize, threads, reads_in_place(desc, steps))
-    layers = layers_of(desc, None, scheduler.in_place)
-    packed = arena.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
-    packing = [] if scheduler.in_place else prepare_packing(packed, layers)
-    workspace.allocate(workspace_layout(desc, steps.seq_len, steps.batch_size, resets=steps.with_resets))
-    groups = groups_of(desc, desc.dropout > 0, None, scheduler.in_place)
+    scheduler = Scheduler(steps, desc.np_dtype.itemsize, threads, in_place)
+    layers = layers_of(desc, None, in_place)
+    packed = arena.take("biases" if in_place else "packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
+    packing = [] if in_place else prepare_packing(packed, layers)
+    workspace.allocate(workspace_layout(desc, steps.capacity, steps.batch_size, resets=steps.with_resets))
+    groups = groups_of(desc, desc.dropout > 0, None, in_place)
     padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
     running = prepare_training(groups, scheduler, workspace, packed)
     return Prepared(packing, workspace.arrays, running, prepare_clearing(padded, steps, of_states=True))
@@ -65,7 +65,8 @@ def forward(
     arena = workspace.memory.arena
     steps = rows_of(workspace.steps, arena, hx, cx)
     threads = thread_pool.wanted_size()
-    make, key = partial(prepare_forward, workspace, steps, threads), (desc, steps, threads)
+    in_place = reads_in_place(desc, steps)
+    make, key = partial(prepare_forward, workspace, steps, threads, in_place), (desc, steps, threads, in_place)
     prepared = arena.cached("forward", key, make) if steps.is_kept else make()
     workspace.arrays, (hy, cy) = prepared.arrays, final_states(desc, steps.batch_size)
     arrays = forward_arrays(x, flat(w), hx, cx, hy, cy)
@@ -93,7 +94,7 @@ def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, o
     key = desc.evaluating, steps.seq_len, steps.batch_size
     if steps.resets is not None or not _is_small(*key) or not _is_repeat(key):
         return PackedNetwork(desc, w).infer(x, hx, cx, options)
-    idle = idle_memories(Memory, *key)
+    idle = idle_memories(Memory, key[0], steps.batch_size)
     memory = popped(idle) or Memory()
     workspace = Workspace(key[0], {"x": x, "hx": hx, "cx": cx}, options, memory)
     workspace.lease = Lease(memory, idle)

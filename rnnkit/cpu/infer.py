@@ -92,8 +92,8 @@ class PackedNetwork(Stack):
         desc, directions, steps = self._desc, self._desc.num_directions, options.steps
         if is_stepwise(desc, steps):
             return run_steps(self.sequences(*x.shape[:2]), steps, x, hx, cx)
-        places = states_shape(steps.seq_len, steps.batch_size, directions, steps.resets is not None)
-        shape, extra = (*places, directions * desc.output_size), places[0] - steps.seq_len
+        extra, batch_size = states_shape(0, steps.batch_size, directions, steps.resets is not None)
+        shape = steps.seq_len + extra, batch_size, directions * desc.output_size
         count, threads = steps.seq_len * steps.batch_size, thread_pool.wanted_size()
         slabs = [*slabs_of(self._layers, steps)]
         nbytes, call = math.prod(shape) * x.itemsize + (LIST_BYTES * count if steps.listed else 0), new_call()
@@ -103,10 +103,15 @@ class PackedNetwork(Stack):
             packed = self.with_scratch(count, threads, arena.take)
             whole = rows_of(steps, arena, *reset_to) if len(slabs) == 1 and nbytes <= KEPT_BYTES else None
             is_kept = whole is not None and arena.is_repeat(whole)
-            hidden, clearing = arena.take("y", shape, x.dtype) if is_kept else np.empty(shape, x.dtype), []
+            if is_kept:
+                hidden = arena.take("y", (whole.capacity + extra, *shape[1:]), x.dtype)
+            else:
+                hidden = np.empty(shape, x.dtype)
+            clearing: list[Callable[[], None]] = []
             for start, stop in slabs:
                 rows = whole if is_kept else segment_of(steps, start, stop, None, *reset_to)
-                out, (hy, cy) = hidden[start : stop + extra], final_states(desc, steps.batch_size)
+                out = hidden if is_kept else hidden[start : stop + extra]
+                hy, cy = final_states(desc, steps.batch_size)
                 arrays = forward_arrays(x[start:stop], self._no_w, hx, cx, hy, cy)
                 groups, clearing_next = self._prepare(Scheduler(rows, x.itemsize, threads), packed, out, arena, is_kept)
                 for _, calls in groups:
@@ -160,6 +165,6 @@ class PackedNetwork(Stack):
                 if layer.direction == 0:
                     top = layer.layer == desc.num_layers - 1
                     hidden = out if top else new(f"hidden_{layer.layer % _OUTPUTS}", out.shape, out.dtype)
-                    source, below = below, steps.after(hidden)
+                    source, below = below, steps.states_after(hidden)
                 runs.append(Run(layer, source, hidden, gates[number % buffers], cells[number], double_buffered))
             yield prepare_group(runs, scheduler, schedule, packed)

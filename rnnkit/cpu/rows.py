@@ -2,6 +2,9 @@
 
 If lengths differ, or states are reset, row numbers are listed for all steps. Otherwise one short list, shifted, serves
 all steps.
+
+The number of steps is data of a call: `StepRows` serve any batch of as many sequences that is not longer than their
+capacity, and so do the kernel calls that are prepared with them.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from rnnkit_kernels.rows import list_rows
 
 LIST_BYTES = 40
 """Bytes of the lists for each step of each sequence."""
+
+_GROWTH = 4  # a capacity that grows has a quarter more than is needed
 
 _NO_MARKS = np.empty(0, np.uint8)
 _NO_NUMBERS = {np.dtype(name): np.empty(0, name) for name in ("float32", "float64")}
@@ -86,11 +91,15 @@ class Part(NamedTuple):
 class StepRows(Steps):
     """The steps of a batch with their row numbers.
 
-    If lengths differ, or states are reset, `relist` lists the rows of each new batch in the same arrays, so that
-    prepared kernel calls stay valid.
+    `relist` makes them those of another batch, in the same arrays, so that prepared kernel calls stay valid: these read
+    the number of steps off the size of `starts`.
 
     Attributes
     ----------
+    capacity : int
+        Number of steps of the longest batch, for which arrays are allocated.
+    is_fixed : bool
+        Whether all batches must have `capacity` steps, because kernel calls have only a part of them.
     reset_to : tuple
         Hidden and cell states of all pseudo-layers that states are reset to; None means zeros.
     """
@@ -98,20 +107,23 @@ class StepRows(Steps):
     with_resets, reset_to = False, (None, None)
 
     def __init__(
-        self, seq_len: int, batch_size: int, padded: bool, order: np.ndarray | None = None, resets: bool = False
+        self, capacity: int, batch_size: int, padded: bool, order: np.ndarray | None = None, resets: bool = False
     ) -> None:
         """`order` is the order of the sequences, if it is not by the lengths passed to `relist`. `resets` says whether
         `relist` will receive resets, which needs `padded`."""
+        self.capacity, self.is_fixed = capacity, capacity * batch_size > LISTED_ROWS
         self._bounds: dict[int, np.ndarray] = {}
         self._long_lists: dict[int, tuple[np.ndarray, ...]] = {}
-        if not padded:
-            super().__init__(seq_len, batch_size, np.full(batch_size, seq_len), False)
-            return
-        self.starts = np.empty(seq_len + 1, np.int64)
-        self._lists = np.empty((8 if resets else 5, seq_len * batch_size), np.int64)
-        sequences, self._positions = np.empty((5, batch_size), np.int64), Rows(row_numbers(seq_len * batch_size))
-        super().__init__(seq_len, batch_size, sequences[0], True)
+        self.starts, sequences = np.empty(capacity + 1, np.int64), np.empty((6, batch_size), np.int64)
+        super().__init__(capacity, batch_size, sequences[0], padded)
         self._order, *self._ends = sequences[1:]
+        if not padded:
+            self._numbers = row_numbers(batch_size)
+            self._ends[1][:] = batch_size + self._numbers
+            self.relist_evenly(capacity)
+            return
+        self._lists = np.empty((8 if resets else 5, capacity * batch_size), np.int64)
+        self._positions = Rows(row_numbers(capacity * batch_size))
         if order is not None:
             self._order[:] = order
         arguments = self.starts, self._lists, sequences, order is not None
@@ -120,41 +132,68 @@ class StepRows(Steps):
 
     @property
     def is_kept(self) -> bool:
-        """Whether `rows_of` returns the same object for the next steps of this size."""
+        """Whether `rows_of` returns the same object for the next steps of so many sequences."""
         return self.padded or self.batch_size <= LISTED_ROWS
 
-    def relist(self, lengths: np.ndarray, resets: Resets | None = None) -> StepRows:
+    def serves(self, seq_len: int) -> bool:
+        """Return whether `relist` can take batches of so many steps."""
+        return seq_len == self.capacity or (seq_len < self.capacity and not self.is_fixed)
+
+    def relist(self, seq_len: int, lengths: np.ndarray, resets: Resets | None = None) -> StepRows:
         """Replace the lists by those of sequences of these lengths; returns self, which must be `padded`."""
         self.resets = resets
+        self._resize(seq_len)
         self._list((lengths, _NO_MARKS if resets is None else resets.marks.reshape(-1)))
         for parts, bounds in self._bounds.items():
             bounds[:] = self._cut(parts)
         return self
 
+    def relist_evenly(self, seq_len: int) -> StepRows:
+        """Replace the lists by those of sequences of so many steps each; returns self, which must not be `padded`."""
+        size, numbers, (final, _, alternating, initial) = self.batch_size, self._numbers, self._ends
+        self._resize(seq_len)
+        np.multiply(row_numbers(seq_len + 1), size, out=self.starts)
+        self.lengths[:] = seq_len
+        np.add(numbers, seq_len * size, out=final)
+        np.add(numbers, seq_len % 2 * size, out=alternating)
+        np.add(numbers, (seq_len + 1) * size, out=initial)
+        return self
+
+    def _resize(self, seq_len: int) -> None:
+        if seq_len != self.seq_len:
+            self.seq_len = seq_len
+            self.starts.resize(seq_len + 1, refcheck=False)  # in place: kernel calls keep the address of the object
+
+    def states_after(self, states: np.ndarray) -> np.ndarray:
+        """Return `after` of the longest batch."""
+        return states[1 : self.capacity + 1]
+
     @lazy
     def whole(self) -> Part:
         """All steps in one part."""
-        return self._part(0, self.seq_len)
+        return self._part(0, self.capacity)
 
     def parts(self) -> Iterator[Part]:
         """Yield all steps, in parts that begin at position 0."""
-        size = self.seq_len if self.padded else LISTED_ROWS // max(self.batch_size, 1)
+        size = self.capacity if self.padded else max(LISTED_ROWS // max(self.batch_size, 1), 1)
         for start in range(0, self.seq_len, max(size, 1)):
-            yield self.part(start, min(start + max(size, 1), self.seq_len))
+            yield self.part(start, min(start + size, self.capacity))
 
     def part(self, start: int, stop: int) -> Part:
-        """Return the steps start:stop."""
-        return self.whole if stop - start == self.seq_len else self._part(start, stop)
+        """Return the steps start:stop, of which a call has those that its batch has."""
+        return self.whole if stop - start == self.capacity else self._part(start, stop)
 
     def _part(self, start: int, stop: int) -> Part:
-        size = self.batch_size
+        size, is_whole = self.batch_size, stop - start == self.capacity
+        starts = self.starts if is_whole else self.starts[start : stop + 1]  # a view would not be resized with it
         if self.padded:
             rows, batch, next_rows, here, there, *of_resets = map(Rows, self._lists)
-            starts, following = self.starts[start : stop + 1], rows._replace(shift=size)
+            following = rows._replace(shift=size)
             before, *marks = of_resets or (rows, _NO_RESETS, _NO_RESETS)
             places = self._positions, rows, batch, (before, next_rows), following, (here, there)
             return Part(start, stop, starts, *places, tuple(mark.numbers for mark in marks))
-        starts, numbers, batch, alternating = self._regular(stop - start)
+        of_part, numbers, batch, alternating = self._regular(stop - start)
+        starts = starts if is_whole else of_part
         moved, odd, count = start * size, start % 2 * size, numbers.size
         double_buffered = Rows(alternating[odd : odd + count]), Rows(alternating[odd + size : odd + size + count])
         rows, following = Rows(numbers, moved), Rows(numbers, moved + size)
@@ -183,36 +222,41 @@ class StepRows(Steps):
     @lazy
     def initial(self) -> tuple[Rows, Rows]:
         """Rows of the initial states in arrays (T + D, N, ...), forward and reverse."""
-        numbers = row_numbers(self.batch_size)
-        return Rows(numbers), Rows(numbers, (self.seq_len + 1) * self.batch_size)
+        return Rows(row_numbers(self.batch_size)), Rows(self._ends[3])
 
     @lazy
     def final(self) -> tuple[Rows, Rows]:
         """Rows of the final states in these arrays."""
-        if self.padded:
-            return Rows(self._ends[0]), Rows(self._ends[1])
-        numbers = row_numbers(self.batch_size)
-        return Rows(numbers, self.seq_len * self.batch_size), Rows(numbers, self.batch_size)
+        return Rows(self._ends[0]), Rows(self._ends[1])
 
     @lazy
     def double_buffered_ends(self) -> tuple[Rows, Rows]:
         """Rows of the initial and the final states in the two alternating buffers, forward."""
-        numbers = row_numbers(self.batch_size)
-        return Rows(numbers), Rows(self._ends[2]) if self.padded else Rows(numbers, self.seq_len % 2 * self.batch_size)
+        return Rows(row_numbers(self.batch_size)), Rows(self._ends[2])
 
 
 def rows_of(steps: Steps, arena: Arena, hx: Any = None, cx: Any = None) -> StepRows:
     """Return the row numbers of the steps; hx and cx are what resets may be to. The object is reused, and overwritten,
-    by the next steps of this size in this arena."""
-    kept, size, resets = arena.rows, (steps.seq_len, steps.batch_size), steps.resets is not None
-    if kept is not None and (kept.seq_len, kept.batch_size, kept.with_resets) != (*size, resets):
-        kept = arena.rows = None
-    if not steps.listed:
-        return same_length(*size)
-    if kept is None:
-        kept = arena.rows = StepRows(*size, padded=True, resets=resets)
-    kept.reset_to = (hx, cx) if resets and steps.resets.from_hx else (None, None)
-    return kept.relist(steps.lengths, steps.resets)
+    by the next steps of so many sequences in this arena."""
+    seq_len, listed, resets = steps.seq_len, steps.listed, steps.resets is not None
+    if not listed and steps.batch_size > LISTED_ROWS:
+        return same_length(seq_len, steps.batch_size)
+    key = steps.batch_size, listed, resets
+    rows = arena.rows.get(key)
+    if rows is None or not rows.serves(seq_len):
+        capacity = seq_len if rows is None else _grown(rows, seq_len)
+        rows = arena.rows[key] = StepRows(capacity, steps.batch_size, padded=listed, resets=resets)
+    if not listed:
+        return rows if rows.seq_len == seq_len else rows.relist_evenly(seq_len)
+    rows.reset_to = (hx, cx) if resets and steps.resets.from_hx else (None, None)
+    return rows.relist(seq_len, steps.lengths, steps.resets)
+
+
+def _grown(rows: StepRows, seq_len: int) -> int:
+    """Return the capacity of a batch of so many steps, for which there is no room in `rows`: more than that, because
+    programs in which the number of steps changes once change it again."""
+    grown = seq_len + seq_len // _GROWTH
+    return grown if not rows.is_fixed and grown * rows.batch_size <= LISTED_ROWS else seq_len
 
 
 def segment_of(
@@ -226,7 +270,7 @@ def segment_of(
     rows = StepRows(count, steps.batch_size, True, order, resets is not None)
     rows.reset_to = (hx, cx) if resets is not None and resets.from_hx else (None, None)
     lengths = np.clip(steps.lengths - start, 0, count)
-    return rows.relist(lengths, None if resets is None else resets.part(start, stop))
+    return rows.relist(count, lengths, None if resets is None else resets.part(start, stop))
 
 
 def same_length(seq_len: int, batch_size: int) -> StepRows:

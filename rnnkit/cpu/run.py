@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.call.steps import Steps, row_numbers
+from rnnkit.call.steps import row_numbers
 from rnnkit.call.workspace import Workspace
 from rnnkit.cpu.layer import Layer, contiguous, filled
 from rnnkit.cpu.rows import Part, Rows, StepRows
@@ -46,7 +46,7 @@ class Run(NamedTuple):
     def part(self, steps: StepRows, start: int, stop: int) -> Part:
         """Return the steps start:stop in processing order, which is reversed in the reverse direction."""
         if self.layer.direction == 1:
-            start, stop = steps.seq_len - stop, steps.seq_len - start
+            start, stop = steps.capacity - stop, steps.capacity - start
         return steps.part(start, stop)
 
     def ends(self, steps: StepRows) -> EndStates:
@@ -80,7 +80,7 @@ class Run(NamedTuple):
         return part.rows.or_call_data(None, layer.width, self.hidden.dtype, layer.width - size) if size else None
 
 
-def training_runs(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, group: tuple[Layer, ...]) -> list[Run]:
+def training_runs(desc: RNNDescriptor, arrays: dict[str, Any], steps: StepRows, group: tuple[Layer, ...]) -> list[Run]:
     """Return the runs of a group of pseudo-layers in training, in the workspace's arrays, which backward reads."""
     runs = []
     for layer in group:
@@ -92,11 +92,11 @@ def training_runs(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, gro
     return runs
 
 
-def _layer_input(desc: RNNDescriptor, arrays: dict[str, Any], steps: Steps, layer: int) -> np.ndarray | None:
+def _layer_input(desc: RNNDescriptor, arrays: dict[str, Any], steps: StepRows, layer: int) -> np.ndarray | None:
     """Return the input of a layer: None (the call's), or the outputs of the layer below, after dropout."""
     if layer == 0:
         return None
-    return arrays[f"input_l{layer}"] if desc.dropout > 0 else steps.after(arrays[f"hidden_l{layer - 1}"])
+    return arrays[f"input_l{layer}"] if desc.dropout > 0 else steps.states_after(arrays[f"hidden_l{layer - 1}"])
 
 
 def final_states(desc: RNNDescriptor, batch_size: int) -> tuple[np.ndarray, Any]:
@@ -122,10 +122,12 @@ def prepare_group(runs: Sequence[Run], scheduler: Scheduler, schedule: Schedule,
     layer, zeros = group[0], np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype)
     ends, in_place = filled([run.ends(steps) for run in runs], layer), schedule.keeps_gates and scheduler.in_place
     code_cache = layer.code_cache.setdefault("drawn", {}) if runs[0].draws else layer.code_cache
-    for start, stop in scheduler.calls(group, schedule):
+    spans = scheduler.calls(group, schedule)
+    steps.is_fixed |= len(spans) > 1
+    for start, stop in spans:
         work = sum(run.layer.work for run in runs) * (stop - start) * steps.batch_size
         passes = [run.layer_pass(run.part(steps, start, stop), schedule.keeps_gates) for run in runs]
-        position = CallPosition(in_place and not calls, not calls, stop == steps.seq_len)
+        position = CallPosition(in_place and not calls, not calls, stop == steps.capacity)
         arguments = layer.cell, filled(passes, layer), ends, schedule, position, packed, zeros
         calls.append(thread_pool.bound(forward, work, ForwardArrays(*[zeros] * 6), *arguments, code_cache=code_cache))
     if steps.with_resets:
@@ -189,7 +191,7 @@ def _drop_outputs(workspace: Workspace, steps: StepRows, layer: int, first_step:
     mask, dropped = workspace.arrays[f"mask_l{layer}"], workspace.arrays[f"input_l{layer}"]
     what, stream = Draw(round(desc.dropout * 2**32), False, True), layer * _STREAMS + _STREAMS - 1
     _draw(mask, steps, first_step, 0, mask.shape[-1], workspace, stream, what)
-    drop(steps.after(below), dropped, mask, steps, desc)
+    drop(steps.states_after(below), dropped, mask, steps, desc)
 
 
 def _draw(
@@ -209,9 +211,13 @@ def prepare_clearing(arrays: Iterable[np.ndarray], steps: StepRows, of_states: b
     calls = []
     for array in arrays if steps.padded else ():
         rows = steps.whole.following if of_states else steps.whole.rows
-        clear = thread_pool.bound(clear_padding, array.size, steps.starts, rows.of(array))
-        calls.append(partial(clear, steps.starts))
+        clear = thread_pool.bound(clear_padding, array.size, (steps.starts, 0), rows.of(array))
+        calls.append(partial(_clear, clear, steps))
     return calls
+
+
+def _clear(clear: Callable[[tuple[np.ndarray, int]], None], steps: StepRows) -> None:
+    clear((steps.starts, steps.seq_len * steps.batch_size))
 
 
 def drop(source: np.ndarray, target: np.ndarray, mask: np.ndarray, steps: StepRows, desc: RNNDescriptor) -> None:

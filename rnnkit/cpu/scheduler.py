@@ -88,14 +88,14 @@ class Scheduler:
 
     def chunk_rows(self, schedule: Schedule) -> int:
         """Return the number of rows of a buffer for a chunk of steps."""
-        return min(schedule.chunk, self.steps.seq_len) * self.steps.batch_size
+        return min(schedule.chunk, self.steps.capacity) * self.steps.batch_size
 
     def calls(self, group: Sequence[Layer], schedule: Schedule) -> Sequence[tuple[int, int]]:
         """Return [start, stop) of the steps of each kernel call, in processing order.
 
         Signal handlers run between calls, so that Ctrl-C need not wait for the last step.
         """
-        total, count = self.steps.seq_len, steps_of_call(group, self._rows, schedule.chunk)
+        total, count = self.steps.capacity, steps_of_call(group, self._rows, schedule.chunk)
         if total <= count:
             return ((0, total),)
         return [(start, min(start + count, total)) for start in range(0, total, count)]
@@ -130,7 +130,7 @@ class Scheduler:
         lag = -(-rows // self._rows)
         even = max(each.work for each in group) <= share * sum(each.work for each in group)
         cached = layer.recurrent_weights * self.itemsize <= _CACHED_BYTES
-        if threads % 2 == 0 and even and cached and steps.seq_len >= lags * lag:
+        if threads % 2 == 0 and even and cached and steps.capacity >= lags * lag:
             return schedule(sharing(threads // 2), 2, split=True, lag=lag)
         return schedule(sharing(threads))
 

@@ -20,6 +20,7 @@ from rnnkit.cpu.infer import stepwise_calls
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.rows import rows_of
 from rnnkit.cpu.run import train_groups
+from rnnkit.cpu.scheduler import reads_in_place
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.operands import BackwardArrays, ForwardArrays
@@ -73,9 +74,11 @@ class SmallCall:
         self.ws_memory = workspace.memory.arena.side_by_side(workspace_layout(desc, seq_len, batch_size))
         self.ws_address, self.number = self.ws_memory.ctypes.data, next(_numbers)
         self._steps = rows_of(workspace.steps, workspace.memory.arena)
-        self._prepared = prepare_forward(workspace, self._steps, threads)
+        in_place = reads_in_place(desc, self._steps)
+        self._prepared = prepare_forward(workspace, self._steps, threads, in_place)
         self._y = self._steps.after(self._prepared.arrays[f"hidden_l{desc.num_layers - 1}"])
         self._gradients: deque[PreparedBackward] = deque()
+        self._in_place_back = reads_in_place(desc, self._steps, backward=True)
         self._input = seq_len, batch_size, desc.row_size
         self._states = desc.num_pseudo_layers, batch_size, desc.output_size
         self._cells = (*self._states[:2], desc.states_size) if desc.has_cell_state else None
@@ -111,7 +114,9 @@ class SmallCall:
         try:
             gradient = self._gradients.pop()
         except IndexError:  # the first call, or another thread uses it
-            gradient = prepare_backward(self.desc, self._prepared.arrays, self._steps, self._threads, Arena())
+            gradient = prepare_backward(
+                self.desc, self._prepared.arrays, self._steps, self._threads, self._in_place_back, Arena()
+            )
         gradient.run(BackwardArrays(w, x, dy, dx, dhx, dcx, dw, 0, 0, dw_is_new, wants_dhx, True), dx)
         if gathered is not None:
             gathered.take(self.ws_address, gradient.dgates_address, x if type(x) is int else x.ctypes.data)

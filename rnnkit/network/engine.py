@@ -203,7 +203,7 @@ def forward(
     backend_module = backend("forward", "forward", desc, x, options)
     if workspace is not None:
         _check_reuse(workspace, w=w, x=x, hx=hx, cx=cx)
-    idle, call = idle_memories(backend_module.Memory, desc, seq_len, batch_size), forking.new_call()
+    idle, call = idle_memories(backend_module.Memory, desc, batch_size), forking.new_call()
     memory = workspace.memory if workspace is not None else popped(idle) or backend_module.Memory()
     try:
         memory.renew(call)

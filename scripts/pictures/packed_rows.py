@@ -19,7 +19,7 @@ STRIP = 300.0, 132.0  # where the packed rows begin
 
 
 def draw() -> Canvas:
-    steps = StepRows(T, N, padded=True).relist(np.array(LENGTHS))
+    steps = StepRows(T, N, padded=True).relist(T, np.array(LENGTHS))
     canvas = Canvas(880, 560, "Packed rows")
     canvas.text(28, 32, "Sequences of unequal lengths", size=16, bold=True)
     lengths = ", ".join(map(str, LENGTHS))
