@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "examples.md").read_text()
 PROGRAMS = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
 NEEDS = {"accelerate_pytorch": "torch"}
-MOST_LINES = 60
+MOST_LINES = {"gru_in_numpy": 150}  # of the others 60
 NUMBER = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
 TIME = rf" *(?:{NUMBER}|\.\.\.) *(?:ms|us|s|x|threads)\b"  # the machine's own: left out on the page
 
@@ -31,7 +31,7 @@ def test_the_page_has_every_program():
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_is_short(name):
     lines = PROGRAMS[name].read_text().splitlines()
-    assert len(lines) <= MOST_LINES
+    assert len(lines) <= MOST_LINES.get(name, 60)
     assert lines[0].startswith('"""')
 
 
@@ -70,6 +70,12 @@ def assert_long_sequence(printed):
     assert re.findall(r"a checkpoint .*(bit-identical)$", printed, re.MULTILINE) == ["bit-identical"] * 2
     cosines = [numbers_after(printed, f"truncated to {steps} steps")[-1] for steps in (1000, 100, 10)]
     assert 1 > cosines[0] > cosines[1] > cosines[2]
+
+
+def assert_gru_in_numpy(printed):
+    deviations = [numbers_after(printed, name) for name in ("y ", "hy", "dx", "dhx", "dw")]
+    assert [len(one) for one in deviations] == [1, 1, 2, 2, 2]
+    assert max(one[0] for one in deviations) < 1e-13 and max(one[-1] for one in deviations) < 1e-7
 
 
 def assert_as_shown(printed, expected):

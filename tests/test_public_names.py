@@ -1,17 +1,22 @@
-"""The modules have the names that the reference has, and no others."""
+"""The modules have the names that the reference has, and no others; the page about 1.0 has each of them once."""
 
 import inspect
 import os
 import re
+from collections import Counter
 from importlib import import_module
 
 import pytest
 from public_names import PAGE, PUBLIC, PUBLIC_OF, names_of
 
 import rnnkit
+from rnnkit.language_model import command_line
 
 TEXT = PAGE.read_text()
+AT_1_0 = PAGE.with_name("public-names.md").read_text()
+FEATURES = PAGE.with_name("features.md").read_text()
 NEEDS = {"rnnkit.torch": "torch", "rnnkit.sklearn": "sklearn"}
+(COMMANDS,) = (one.choices for one in command_line.build_parser()._actions if isinstance(one.choices, dict))
 
 
 def names_in(module):
@@ -46,3 +51,37 @@ def test_help_names_all_modules():
 
 def test_a_module_without_a_list_has_names_of_its_own():
     assert {"LSTM", "load", "BackendError"} <= set(PUBLIC) == set(names_in(rnnkit))
+
+
+def rows_at_1_0(columns):
+    """The rows of the tables with so many columns, without their heads."""
+    rows = [re.split(r" *\| *", line.strip("| ")) for line in AT_1_0.splitlines() if line.startswith("| ")]
+    return [row for row in rows if len(row) == columns and row[-1] != "at 1.0"]
+
+
+def test_the_page_about_1_0_has_each_name_once():
+    found = {module: Counter() for module in PUBLIC_OF}
+    for module, _, names, _ in rows_at_1_0(4):
+        assert re.fullmatch(r"`\w+`( `\w+`)*", names), names
+        found[module.strip("`")].update(re.findall(r"\w+", names))
+    assert found == {module: Counter(names) for module, names in PUBLIC_OF.items()}
+
+
+def test_the_page_about_1_0_has_each_command_once():
+    named = " ".join(what for what, _ in rows_at_1_0(2) if what.startswith("commands"))
+    assert sorted(re.findall(r"`(\w+)`", named)) == sorted(COMMANDS)
+
+
+def test_what_may_change_until_1_0_says_why():
+    states = [row[-1] for row in rows_at_1_0(4) + rows_at_1_0(2)]
+    assert len(states) == AT_1_0.count("\n| ") - 2  # every row of both tables is read
+    assert [state for state in states if not re.fullmatch(r"keeps|may change: \w.{20,}", state)] == []
+
+
+def test_the_features_have_every_module_and_command_and_no_name_that_is_not_public():
+    assert set(re.findall(r"`rnnkit (\w+)`", FEATURES)) == set(COMMANDS)
+    named = set(re.findall(r"`(rnnkit[.\w]+)`", FEATURES))
+    public = {f"{module}.{name}" for module, names in PUBLIC_OF.items() for name in names}
+    assert named <= public | {*PUBLIC_OF}
+    parts = {name if name in PUBLIC_OF else name.rpartition(".")[0] for name in named}
+    assert parts == {*PUBLIC_OF}
