@@ -33,6 +33,7 @@ The flat buffer:
 Debugging and errors:
 
     set_debug             backward then raises if w or x changed since forward
+    set_idle_memory       how much memory of finished calls is kept for later ones
     check_cell            checks the gradients of a custom cell against finite differences
     BackendError, WorkspaceError
 
@@ -48,6 +49,7 @@ from rnnkit.common import startup as _startup  # noqa: F401  first, see there
 # isort: split
 
 from rnnkit.call.debugging import set_debug as set_debug
+from rnnkit.call.pool import set_idle_memory as set_idle_memory
 from rnnkit.call.workspace import Workspace as Workspace
 from rnnkit.call.workspace import workspace_nbytes as workspace_nbytes
 

@@ -12,6 +12,7 @@ import pytest
 from cores import Cores, num_cores
 from gpu import has_gpu
 from hypothesis import HealthCheck, settings
+from idle import forget
 
 # A first example may compile kernels, hence no deadline. Rejecting problems near a kink is meant, hence no check of it.
 COMMON = dict(deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
@@ -72,12 +73,8 @@ def _threads_of_the_engine(request, monkeypatch):
 @pytest.fixture(autouse=True)
 def _no_idle_memory_from_before():
     """What was laid out by other constants than the next test has, which it may have set itself."""
-    from rnnkit.call.memory import idle_memories
-    from rnnkit.cpu import engine
-
     yield
-    idle_memories.cache_clear()
-    engine._recent.clear()
+    forget()
 
 
 @pytest.fixture
@@ -106,7 +103,7 @@ def every_worker_comes(monkeypatch):
     limits = {"_WAKE_THRESHOLD": 0, "SINGLE_THREAD_WORK": 0, "_WAKING_WORK": 1, "WORK_PER_SPIN": 1e-3}
     for name, value in limits.items():
         monkeypatch.setattr(thread_pool, name, value)
-    monkeypatch.setattr("rnnkit.cpu.infer._STEPWISE_WORK", 0)
+    monkeypatch.setattr("rnnkit.cpu.route._STEPWISE_WORK", 0)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ else:
     torch = pytest.importorskip("torch")
 
 import rnnkit.torch  # noqa: E402
-from rnnkit.cpu import small  # noqa: E402
+from rnnkit.cpu import prepared, route  # noqa: E402
 
 T, N, F, H = 5, 3, 4, 6
 
@@ -20,7 +20,7 @@ T, N, F, H = 5, 3, 4, 6
 def ways_to_keep(request, monkeypatch):
     """How a call keeps what backward needs: as a copy of its arrays, or these, which no other call has meanwhile."""
     if request.param == "held":
-        monkeypatch.setattr(small, "COPIED_BYTES", 0)
+        monkeypatch.setattr(route, "_COPIED_BYTES", 0)
     return request.param
 
 
@@ -29,12 +29,12 @@ def calls_made(monkeypatch):
     """The calls that are laid out from here on."""
     found = []
 
-    class Noted(small.SmallCall):
+    class Noted(prepared.PreparedCall):
         def __init__(self, *size):
             super().__init__(*size)
             found.append(self)
 
-    monkeypatch.setattr(small, "SmallCall", Noted)
+    monkeypatch.setattr(prepared, "PreparedCall", Noted)
     return found
 
 
@@ -66,7 +66,7 @@ def both_ways(monkeypatch, made, compute):
     found = compute()
     assert made
     with monkeypatch.context() as patch:
-        patch.setattr(small, "is_small", lambda *size: False)
+        patch.setattr(prepared, "is_prepared", lambda *size: False)
         count, expected = len(made), compute()
     assert len(made) == count
     return found, expected

@@ -17,7 +17,7 @@ from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 import rnnkit
 from rnnkit.call.forking import new_call
 from rnnkit.call.memory import Memory
-from rnnkit.cpu import infer, scheduler
+from rnnkit.cpu import infer, route, scheduler
 from rnnkit_kernels.machine import thread_pool
 
 pytestmark = pytest.mark.cores(2)
@@ -84,7 +84,7 @@ def test_what_calls_in_the_middle_of_a_call_has_lists_of_its_own(monkeypatch):
     sizes = dict(mode="gru", input_size=17, hidden_size=33, seq_len=90, batch_size=4, dtype="float32")
     problems = [Problem(**sizes, seed=seed) for seed in range(2)]
     batches = [(problems[0].x, (90, 3, 0, 50)), (problems[1].x, (1, 90, 90, 2))]
-    monkeypatch.setattr(infer, "_STEPWISE_WORK", 1 << 19)
+    monkeypatch.setattr(route, "_STEPWISE_WORK", 1 << 19)
     plan, ready_to_clear, within = rnnkit.prepare(problems[0].desc, problems[0].w), infer.prepare_clearing, []
     expected = [rnnkit.infer(problems[0].desc, problems[0].w, x, lengths=lengths).y for x, lengths in batches]
 
@@ -223,7 +223,7 @@ def test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call(request, mon
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     monkeypatch.setattr(scheduler, "_CALL_WORK", 1)
     monkeypatch.setattr(scheduler, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(infer, "_STEPWISE_WORK", 0)
+    monkeypatch.setattr(route, "_STEPWISE_WORK", 0)
     problem = Problem(mode="gru", seq_len=3000, batch_size=5, dtype="float32")
     result, gradients = train(problem)
     expected = problem.infer()

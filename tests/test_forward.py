@@ -40,7 +40,7 @@ def assert_inference(problem):
     plan = rnnkit.prepare(problem.desc, problem.w)
     planned = plan.infer(problem.x, problem.hx, problem.cx, lengths=problem.lengths_array)
     assert_outputs_close(planned, expected, problem.dtype)
-    with mock.patch("rnnkit.cpu.infer._STEPWISE_WORK", 0):
+    with mock.patch("rnnkit.cpu.route._STEPWISE_WORK", 0):
         again = plan.infer(problem.x, problem.hx, problem.cx, lengths=problem.lengths_array)
     assert_same_results(again, planned, OUTPUTS)
     if not problem.bidirectional and problem.lengths is None and problem.states:

@@ -7,18 +7,18 @@ from tolerances import assert_gradient_close, assert_same_bits
 
 import rnnkit
 from rnnkit.cells import PeepholeLSTM
-from rnnkit.cpu import gathered, small
+from rnnkit.cpu import gathered, prepared, route
 
 F, H = 4, 6
 
 
 def test_it_pays_for_large_weights_and_few_sequences():
-    assert gathered.gathers(rnnkit.RNNDescriptor("lstm", 4, 256), 1)
-    assert not gathered.gathers(rnnkit.RNNDescriptor("lstm", 4, 256), 8)
-    assert not gathered.gathers(rnnkit.RNNDescriptor("lstm", 4, 256), 0)
-    assert not gathered.gathers(rnnkit.RNNDescriptor("lstm", 4, 32), 1)
-    assert not gathered.gathers(rnnkit.RNNDescriptor("lstm", 4, 256, num_layers=2), 1)
-    assert not gathered.gathers(rnnkit.RNNDescriptor(PeepholeLSTM(), 4, 256), 1), "its vectors' gradients"
+    assert route.gathers(rnnkit.RNNDescriptor("lstm", 4, 256), 1)
+    assert not route.gathers(rnnkit.RNNDescriptor("lstm", 4, 256), 8)
+    assert not route.gathers(rnnkit.RNNDescriptor("lstm", 4, 256), 0)
+    assert not route.gathers(rnnkit.RNNDescriptor("lstm", 4, 32), 1)
+    assert not route.gathers(rnnkit.RNNDescriptor("lstm", 4, 256, num_layers=2), 1)
+    assert not route.gathers(rnnkit.RNNDescriptor(PeepholeLSTM(), 4, 256), 1), "its vectors' gradients"
 
 
 @pytest.mark.parametrize(("mode", "options"), [
@@ -29,18 +29,19 @@ def test_it_pays_for_large_weights_and_few_sequences():
 def test_as_if_each_call_had_added_its_own(mode, options, batch_size):
     desc, rng = rnnkit.RNNDescriptor(mode, F, H, **options), np.random.default_rng(0)
     w, dtype = rnnkit.init_weights(desc, seed=0), desc.np_dtype
-    call, several = small.SmallCall(desc, 1, batch_size, 1), gathered.Gathered(desc, batch_size, 1)
+    call = prepared.PreparedCall(desc, 1, batch_size, 1, route.route(desc, 1, batch_size))
+    several = gathered.Gathered(desc, batch_size, 1)
     shapes = {"x": F, "hx": desc.output_size, "cx": H, "dy": desc.output_size, "dhx": desc.output_size, "dcx": H}
     separate, together, count = np.zeros_like(w), np.zeros_like(w), 0
     for calls in (3, 2, 70):  # fewer than there is room for, fewer than the time before, and more
         for _ in range(calls):
             drawn = {name: rng.standard_normal((1, batch_size, size)).astype(dtype) for name, size in shapes.items()}
             given = drawn if desc.has_cell_state else drawn | {"cx": 0, "dcx": 0}
-            call.forward(w, given["x"], given["hx"], given["cx"])
+            call.forward(1, w, given["x"], given["hx"], given["cx"])
             found = []
             for options in ({"dw": separate, "dw_is_new": False}, {"dw": 0, "gathered": several}):
                 dhx, dcx = (one if type(one) is int else one.copy() for one in (given["dhx"], given["dcx"]))
-                dx = call.backward(w, given["x"], given["dy"], dhx, dcx, wants_dx=True, wants_dhx=True, **options)
+                dx = call.backward(1, w, given["x"], given["dy"], dhx, dcx, wants_dx=True, wants_dhx=True, **options)
                 found.append((dx, dhx, dcx))
             for name, one, other in zip(("dx", "dhx", "dcx"), *found, strict=True):
                 if type(one) is not int:

@@ -8,6 +8,7 @@ from tolerances import assert_same_bits
 
 import rnnkit
 from rnnkit.call import memory, steps
+from rnnkit.call.pool import Shelf
 from rnnkit.cells import LayerNormLSTM, VariationalGRU
 from rnnkit.cpu import engine, rows, scheduler
 
@@ -49,7 +50,7 @@ def test_calls_of_other_lengths_have_the_bits_of_first_ones(monkeypatch, network
         found, workspace = results_of(desc, w, arguments, given, **options)
         fresh = memory.Memory()
         with monkeypatch.context() as patch:
-            patch.setattr("rnnkit.network.engine.popped", lambda idle, fresh=fresh: fresh)
+            patch.setattr(Shelf, "take", lambda shelf, fresh=fresh: fresh)
             expected, _ = results_of(desc, w, arguments, given)
         for number, (one, other) in enumerate(zip(found, expected, strict=True)):
             assert_same_bits(number, one, other)
@@ -106,8 +107,7 @@ def test_a_batch_in_several_kernel_calls_is_prepared_for_itself(monkeypatch, pre
     assert preparations[:3] == [50, 47, 50]
 
 
-def test_no_more_rows_are_listed_than_all_calls_share(monkeypatch):
-    monkeypatch.setattr(rows, "LISTED_ROWS", 64)
+def test_no_capacity_is_above_what_one_kernel_call_runs():
     arena = memory.Memory().arena
-    found = [rows.rows_of(steps.steps_of(count, 4), arena).capacity for count in (5, 10, 14, 16, 20)]
-    assert found == [5, 12, 14, 16, 20]
+    found = [rows.rows_of(steps.steps_of(count, 4), arena, 16).capacity for count in (5, 10, 14, 16, 20, 19)]
+    assert found == [5, 12, 16, 16, 20, 19]

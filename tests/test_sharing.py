@@ -220,7 +220,7 @@ def test_a_worker_that_does_not_come_is_not_missed(monkeypatch, bidirectional):
         (scheduler, "best_sharing", lambda *sizes, **_: Sharing(2, sizes[-1])),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, value)
-    monkeypatch.setattr("rnnkit.cpu.infer._STEPWISE_WORK", 0)
+    monkeypatch.setattr("rnnkit.cpu.route._STEPWISE_WORK", 0)
     net = rnnkit.LSTM(65, 65, bidirectional=bidirectional, seed=0)
     x = np.random.default_rng(0).standard_normal((20, 5, 65), np.float32)
 

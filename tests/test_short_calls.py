@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 from combinations import pairs
 from compiled import for_python
+from idle import forget
+from messages import says
 from problems import CELLS, FLOAT32, Problem
 from shipped_networks import INPUT, LENGTHS, N, T, arrays_of, cases
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
-from rnnkit.call import memory
-from rnnkit.call.memory import Memory, idle_memories
+from rnnkit.call.memory import Memory
+from rnnkit.call.pool import IDLE
 from rnnkit.cells import RegularizedLSTM
-from rnnkit.cpu import scheduler
+from rnnkit.cpu import route
+from rnnkit.cpu.infer import PackedNetwork
 from rnnkit.cpu.stack import Stack
 from rnnkit_kernels.machine import gemm, sync
 from rnnkit_kernels.machine.gemm import Packed, WeightMatrix
@@ -81,8 +84,8 @@ def reading(monkeypatch):
 
     def read(in_place):
         for limit in ("_READS", "_READS_BACK"):
-            monkeypatch.setattr(scheduler, limit, 1 << 40 if in_place else 0)
-        idle_memories.cache_clear()
+            monkeypatch.setattr(route, limit, 1 << 40 if in_place else 0)
+        forget()
 
     return read
 
@@ -243,16 +246,17 @@ def test_a_copy_of_a_workspace_has_no_idle_memory_with_it():
     net, x = small()
     for _ in range(3):
         kept = net.forward(x).workspace
-    assert pickle.loads(pickle.dumps(kept)).lease is None
-    assert len(pickle.dumps(kept)) == len(pickle.dumps(copy.deepcopy(kept)))
+    for other in (pickle.loads(pickle.dumps(kept)), copy.deepcopy(kept)):
+        assert other.lease is None
+    assert copy.copy(kept).lease is kept.lease
 
 
 def test_idle_memory_has_a_bound(monkeypatch):
     net, x = small()
     several = [net.forward(x) for _ in range(10)]
-    monkeypatch.setattr(memory, "IDLE_BYTES", 3 * several[0].workspace.memory.arena.nbytes)
+    monkeypatch.setattr(IDLE, "limit", 3 * several[0].workspace.memory.nbytes)
     del several
-    assert len(idle_memories(Memory, net.desc, 5)) == 3
+    assert len(Memory.shelf(net.desc, 5).idle) == 3
 
 
 @pytest.mark.parametrize(("steps", "options"), [
@@ -261,20 +265,43 @@ def test_idle_memory_has_a_bound(monkeypatch):
 ])  # fmt: skip
 @pytest.mark.parametrize("lengths", [None, [10, 0, 7] + [1] * 29])
 def test_inference_of_a_size_that_comes_again(steps, options, lengths):
-    """Which takes the way of a training forward, whose kernel calls are laid out."""
+    """Which packs the weights into the same memory, where kernel calls are prepared."""
     desc, rng = rnnkit.RNNDescriptor(input_size=30, hidden_size=60, **options), np.random.default_rng(0)
     w, x = rnnkit.init_weights(desc, seed=0), rng.standard_normal((steps, 32, 30)).astype("f4")
     hx = rng.standard_normal((desc.num_pseudo_layers, 32, 60)).astype("f4")
     first, *others = (rnnkit.infer(desc, w, x, hx, lengths=lengths) for _ in range(4))
-    assert idle_memories(Memory, desc.evaluating, 32)
+    assert len(IDLE.shelf(PackedNetwork, desc).idle) == 1
     for one in others:
         assert_same_results(one, first, OUTPUTS)
         assert one.y.flags.writeable and not np.shares_memory(one.y, first.y)
 
 
-def test_a_large_call_keeps_nothing():
+def test_a_large_y_is_a_view_that_keeps_the_memory_in_use():
     net, x = rnnkit.LSTM(3, 64, seed=0), np.ones((100, 30, 3), np.float32)
-    result = net.forward(x)
-    assert np.shares_memory(result.y, result.workspace.arrays["hidden_l0"])
-    del result
-    assert not idle_memories(Memory, net.desc, 30)
+    y, *_, workspace = net.forward(x)
+    assert np.shares_memory(y, workspace.arrays["hidden_l0"]) and not y.flags.writeable
+    shelf, expected, part = Memory.shelf(net.desc, 30), y.copy(), y[3:, ::2]
+    del y, workspace, _
+    assert not shelf.idle
+    net.forward(2 * x)
+    assert np.array_equal(part, expected[3:, ::2])
+    del part
+    assert len(shelf.idle) == 2
+
+
+def test_all_idle_memory_can_be_freed():
+    net, x = small()
+    net.forward(x)
+    assert IDLE.nbytes > 0
+    before = rnnkit.set_idle_memory(0)
+    assert IDLE.nbytes == 0 and not Memory.shelf(net.desc, 5).idle
+    net.forward(x)
+    assert not Memory.shelf(net.desc, 5).idle
+    assert rnnkit.set_idle_memory(before) == 0
+    net.forward(x)
+    assert len(Memory.shelf(net.desc, 5).idle) == 1
+    for wrong, kind in ((-1, ValueError), (1.0, TypeError), (True, TypeError)):
+        got = wrong if kind is ValueError else type(wrong).__name__
+        with pytest.raises(kind, match=says("set_idle_memory: nbytes", got)):
+            rnnkit.set_idle_memory(wrong)
+    assert IDLE.limit == before

@@ -6,15 +6,15 @@ from combinations import nightly
 from tolerances import assert_same_bits
 
 import rnnkit
-from rnnkit.cpu import scheduler, small
+from rnnkit.cpu import prepared, route, scheduler
 
 T, N, F, H = 5, 3, 4, 6
 
 
 def test_only_some_sizes():
     desc = rnnkit.RNNDescriptor("gru", F, H, num_layers=2)
-    assert small.is_small(desc, T, N) and not small.is_small(desc, 0, N) and not small.is_small(desc, T, 0)
-    assert not small.is_small(desc, 10_000, 10)
+    assert route.is_prepared(desc, T, N) and not route.is_prepared(desc, 0, N) and not route.is_prepared(desc, T, 0)
+    assert not route.is_prepared(desc, 10_000, 10)
 
 
 @pytest.mark.parametrize(("mode", "options"), [
@@ -28,13 +28,13 @@ def test_what_is_left_out(monkeypatch, mode, options, steps):
     desc, rng = rnnkit.RNNDescriptor(mode, F, H, **options), np.random.default_rng(0)
     w = rnnkit.init_weights(desc, seed=0)
     x, dy = (rng.standard_normal((steps, 24, size)).astype("f4") for size in (F, H * desc.num_directions))
-    call = small.SmallCall(desc, steps, 24, 1)
+    call = prepared.PreparedCall(desc, steps, 24, 1, route.route(desc, steps, 24))
     states = desc.num_pseudo_layers, 24, H
-    call.forward(w, x, rng.standard_normal(states).astype("f4"), 0)
+    call.forward(steps, w, x, rng.standard_normal(states).astype("f4"), 0)
 
     def backward(*wanted):
         dhx, dcx, dw = np.zeros(states, "f4"), np.zeros(states, "f4"), np.full(w.shape, np.nan, "f4")
-        return call.backward(w, x, dy, dhx, dcx if desc.has_cell_state else 0, dw, *wanted), dhx, dw
+        return call.backward(steps, w, x, dy, dhx, dcx if desc.has_cell_state else 0, dw, *wanted), dhx, dw
 
     dx, dhx, dw = backward(True, True)
     for wants_dx, wants_dhx in ((False, True), (True, False), (False, False)):

@@ -124,7 +124,7 @@ def test_several_calls_of_a_kernel_give_the_bits_of_one(request, cell, batch, la
 def test_so_do_layers_whose_units_are_dealt_out(request, monkeypatch, cell, directions):
     """Both layers, or directions, then run one after the other in each call, with all threads."""
     monkeypatch.setattr(thread_pool, "wanted_size", lambda: 2)
-    for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("_CACHED_BYTES", -1)):
+    for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("CACHED_BYTES", -1)):
         monkeypatch.setattr(scheduler, constant, value)
     sizes = dict(input_size=9, hidden_size=33, batch_size=5, seq_len=450, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes, num_layers=2, bidirectional=directions == 2)

@@ -11,7 +11,7 @@ from combinations import nightly, pairs
 from problems import CELLS, FLOAT32, Problem, step_loop
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
-from rnnkit.cpu import infer, scheduler
+from rnnkit.cpu import route, scheduler
 from rnnkit_kernels.machine import sync, thread_pool
 
 pytestmark = pytest.mark.cores(2)
@@ -139,7 +139,7 @@ def test_teams_with_rows_of_their_own_change_no_bit(monkeypatch, calls, cell, bi
 @pytest.mark.parametrize(("cell", "lengths", "size"), pairs(FLOAT32, [None, (24, 0, 7, 24, 13)], [2, 3, 4]))
 def test_whoever_does_a_block_changes_no_bit(monkeypatch, calls, cell, lengths, size):
     """Threads that are done with their share of the units take over what others have not begun."""
-    for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("_CACHED_BYTES", -1)):
+    for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("CACHED_BYTES", -1)):
         monkeypatch.setattr(scheduler, constant, value)
     sizes = dict(input_size=33, hidden_size=65, seq_len=24, batch_size=5, dtype="float32")
     cell = CELLS[cell] | ({"proj_size": 50} if "proj_size" in CELLS[cell] else {})
@@ -159,7 +159,7 @@ def test_pipelined_layers_change_no_bit(monkeypatch, calls, cell, batch, layers_
     """Of two layers the upper one may begin while the lower one is still at work."""
     (batch_size, lengths), (layers, size) = batch, layers_and_threads
     monkeypatch.setattr(scheduler, "_PIPELINED", (6, 8, 1.0))
-    monkeypatch.setattr(infer, "_STEPWISE_WORK", 0)
+    monkeypatch.setattr(route, "_STEPWISE_WORK", 0)
     sizes = dict(input_size=33, hidden_size=65, seq_len=64, batch_size=batch_size, num_layers=layers, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes, lengths=lengths)
     passes = assert_threads_change_no_bit(monkeypatch, problem, size, calls)

@@ -9,6 +9,7 @@ import pytest
 from combinations import pairs
 from hypothesis import given
 from hypothesis import strategies as st
+from idle import forget
 from messages import says
 from problems import CELLS, FLOAT32, Problem
 from strategies import problems, wide_problems
@@ -17,7 +18,6 @@ from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
 import rnnkit
 from rnnkit.call import steps
 from rnnkit.call.arena import Arena
-from rnnkit.call.memory import idle_memories
 from rnnkit.call.steps import gradient_chunk, segments
 from rnnkit.cpu import scheduler
 from rnnkit.cpu.rows import StepRows, segment_of
@@ -54,7 +54,7 @@ def checkpointed(draw, some=None):
 def assert_same_training_in_chunks(problem, checkpoint_steps, rows):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(steps, "_GRADIENT_BYTES", rows * problem.desc.np_dtype.itemsize)
-        idle_memories.cache_clear()  # what was laid out for chunks of other sizes
+        forget()  # what was laid out for chunks of other sizes
         assert_same_training(problem, checkpoint_steps)
 
 
@@ -106,7 +106,7 @@ def test_threads_change_no_bit(monkeypatch, short_chunks, dealt, batch_size, lay
     monkeypatch.setattr(thread_pool, "wanted_size", lambda: threads)
     monkeypatch.setattr(thread_pool, "_WAKE_THRESHOLD", 0)
     monkeypatch.setattr(scheduler, "_CALL_WORK", 1)
-    for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("_CACHED_BYTES", -1)) if dealt else ():
+    for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("CACHED_BYTES", -1)) if dealt else ():
         monkeypatch.setattr(scheduler, constant, value)
     found = problem.forward(checkpoint_steps=7)
     assert_same_results(found, whole, OUTPUTS)

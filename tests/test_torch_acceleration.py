@@ -13,10 +13,7 @@ else:
 from torch import nn  # noqa: E402
 
 import rnnkit.torch  # noqa: E402
-from rnnkit.call import memory  # noqa: E402
-from rnnkit.cpu import small  # noqa: E402
 from rnnkit.torch import accelerate, restore  # noqa: E402
-from rnnkit.torch.calls import idle as _idle  # noqa: E402
 
 
 class Own(nn.LSTM):
@@ -177,14 +174,3 @@ def test_modules_that_only_look_like_pytorchs_are_left():
         "scripted": "it is a LSTM compiled by TorchScript",
         "mixed": "its parameters are torch.float32, torch.float64, not float32 or float64",
     })  # fmt: skip
-
-
-def test_restore_frees_what_was_kept_for_the_next_call(monkeypatch):
-    monkeypatch.setattr(memory, "SMALL_BYTES", 0)
-    monkeypatch.setattr(small, "is_small", lambda *size: False)
-    module = nn.GRU(3, 4)
-    accelerate(module)
-    module(torch.ones(5, 2, 3))[0].sum().backward()
-    assert _idle[module]
-    restore(module)
-    assert module not in _idle

@@ -19,10 +19,9 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
-from rnnkit.call import memory  # noqa: E402
-from rnnkit.cpu import small  # noqa: E402
-from rnnkit.cpu.backward import Gradient  # noqa: E402
-from rnnkit.torch.calls import idle as _idle  # noqa: E402
+from rnnkit.call.memory import Memory  # noqa: E402
+from rnnkit.cpu import prepared  # noqa: E402
+from rnnkit.cpu.backward import PreparedBackward  # noqa: E402
 
 T, N, F, H = 6, 4, 3, 5
 
@@ -199,7 +198,7 @@ def test_without_gradients_nothing_is_kept(gru, x, mode):
         output, hx = gru(x, lengths=lengths)
     assert torch.equal(output, expected) and torch.equal(hx, states)
     assert not output.requires_grad and output.grad_fn is None
-    assert [one for one in _idle[gru]] == []  # the first one's is in use
+    assert not Memory.shelf(gru._rnnkit_desc(0.0), N).idle  # the first one's is in use
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -223,7 +222,7 @@ def test_hooks_that_copy_what_is_saved_are_refused(gru, x):
 def test_batched_gradients_are_refused(gru, x):
     for _ in range(2):
         output, _ = gru(x)
-        with pytest.raises(rnnkit.BackendError, match=says("backward: call", "vmap", "rnnkit.torch.restore")):
+        with pytest.raises(rnnkit.BackendError, match=says("backward: torch.vmap", "rnnkit.torch.restore")):
             torch.autograd.grad(output, x, torch.ones(3, *output.shape), is_grads_batched=True)
 
 
@@ -248,45 +247,36 @@ def test_one_module_twice_in_a_graph(x):
 
 
 @pytest.fixture
-def no_call_is_small(monkeypatch):
-    """Nor is its memory the engine's to use again."""
-    monkeypatch.setattr(memory, "SMALL_BYTES", 0)
-    monkeypatch.setattr(small, "is_small", lambda *size: False)
+def no_call_is_prepared(monkeypatch):
+    """All run with a workspace."""
+    monkeypatch.setattr(prepared, "is_prepared", lambda *size: False)
 
 
-def test_a_workspace_is_used_again_when_nobody_needs_it(no_call_is_small, gru, x):
+def test_a_workspace_is_used_again_when_nobody_needs_it(no_call_is_prepared, gru, x):
     output, _ = gru(x)
-    assert not _idle[gru]
+    shelf = Memory.shelf(gru._rnnkit_desc(0.0), x.shape[1])
+    assert not shelf.idle
     output.sum().backward()
-    (first,) = _idle[gru]  # dropped with what autograd saved, though the output is still there
-    of_first = weakref.ref(first.memory)
-    del first
+    (first,) = shelf.idle  # dropped with what autograd saved, though the output is still there
     again = gru(x)
-    assert not _idle[gru]
+    assert not shelf.idle
     del again
     gc.collect()
-    assert [one.memory for one in _idle[gru]] == [of_first()]
+    assert list(shelf.idle) == [first]
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"num_layers": 2, "bidirectional": True}])
-def test_the_gradient_of_the_input_is_left_out(no_call_is_small, monkeypatch, options, x):
+def test_the_gradient_of_the_input_is_left_out(no_call_is_prepared, monkeypatch, options, x):
     """Where nobody wants it no product is computed for it, and the others have the same bits."""
     own = rnnkit.torch.GRU(F, H, **options)
-    parameters, sizes, run = list(own.parameters()), [], Gradient.run
+    parameters, sizes, run = list(own.parameters()), [], PreparedBackward.run
     noted = lambda self, arrays, dx: (sizes.append(dx.size), run(self, arrays, dx))  # noqa: E731
     expected = torch.autograd.grad(own(x.detach().requires_grad_())[0].square().sum(), parameters)
-    monkeypatch.setattr(Gradient, "run", noted)
+    monkeypatch.setattr(PreparedBackward, "run", noted)
     found = torch.autograd.grad(own(x.detach())[0].square().sum(), parameters)
     assert sizes == [0]
     for one, other in zip(found, expected, strict=True):
         assert_same_bits("gradient", one.numpy(), other.numpy())
-
-
-def test_no_workspace_follows_a_module_to_another_device(no_call_is_small, gru, x):
-    gru(x)[0].sum().backward()
-    assert len(_idle[gru]) == 1
-    gru.cpu()
-    assert gru not in _idle
 
 
 def test_a_module_can_go(x):
@@ -365,19 +355,6 @@ def test_inputs_are_let_go(gru):
     results = gru(*map(torch.from_numpy, arrays))
     del arrays, results
     assert all(one() is None for one in gone)
-
-
-class _Emptied(list):
-    """Another thread has taken the last one after the look."""
-
-    def __bool__(self):
-        return True
-
-
-def test_another_thread_may_take_the_last_workspace(gru, x):
-    expected, _ = gru(x)
-    _idle[gru] = _Emptied()
-    assert torch.equal(gru(x)[0], expected)
 
 
 def test_a_default_device_is_not_the_engines(x):

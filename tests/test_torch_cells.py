@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 
 import rnnkit  # noqa: E402
 import rnnkit.torch  # noqa: E402
-from rnnkit.cpu import small  # noqa: E402
+from rnnkit.cpu import route  # noqa: E402
 from rnnkit.interop import from_torch  # noqa: E402
 
 N, F, H = 3, 5, 7
@@ -111,12 +111,11 @@ def test_a_large_step(monkeypatch, kind):
     """Whose workspace is not kept with what is laid out."""
     own, (x, hx) = cell(kind), step(kind)
     expected = gradients(own, x, hx, steps=1)
-    small.is_small.cache_clear()
-    monkeypatch.setattr(small, "_MAX_BYTES", 0)
+    route.is_prepared.cache_clear()
+    monkeypatch.setattr(route, "_PREPARED_BYTES", 0)
     again = cell(kind)
     assert_equal(gradients(again, x, hx, steps=1), expected)
-    assert not next(iter(again._rnnkit_cache.flat.sizes.values())).is_small
-    small.is_small.cache_clear()
+    assert next(iter(again._rnnkit_cache.flat.sizes.values())).calls is None
 
 
 @pytest.mark.parametrize("kind", ["GRUCell", "LSTMCell"])

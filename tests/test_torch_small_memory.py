@@ -19,7 +19,8 @@ else:
 from small_calls import F, H, N, T, assert_same, calls_made, drawn, module, trained, ways_to_keep  # noqa: E402, F401 - fixtures  # noqa: E402
 
 import rnnkit  # noqa: E402
-from rnnkit.cpu import small  # noqa: E402
+from rnnkit.call.pool import IDLE, Shelf  # noqa: E402
+from rnnkit.cpu import prepared, route  # noqa: E402
 from rnnkit.torch import calls, plain  # noqa: E402
 
 
@@ -53,23 +54,37 @@ def test_a_forward_without_backward_gives_its_arrays_back(made):
 
 
 def test_idle_calls_keep_so_much_memory_and_no_more(made, monkeypatch):
-    monkeypatch.setattr(small, "COPIED_BYTES", 0)
+    monkeypatch.setattr(route, "_COPIED_BYTES", 0)
     own, x = module(), drawn(T, N, F)
     own(x)
-    monkeypatch.setattr(small, "_MAX_IDLE_BYTES", 3 * made[0].nbytes)
+    monkeypatch.setattr(IDLE, "limit", 3 * made[0].nbytes)
     held = [own(x) for _ in range(6)]
     del held
     (size,) = (one for one in own._rnnkit_cache.flat.sizes.values() if one.layout.shape[0] == T)
-    assert len(size.idle) == 3
+    assert len(size.calls.shelf.idle) == 3
 
 
-@pytest.mark.parametrize(("most", "nbytes", "limit"), [("_MAX_SIZES", None, 16), ("_MAX_BYTES", 1, 2)])
-def test_sizes_that_a_module_keeps_are_few(made, monkeypatch, most, nbytes, limit):
-    monkeypatch.setattr(plain, most, nbytes or limit)
+def test_sizes_that_a_module_keeps_are_few(made, monkeypatch):
+    monkeypatch.setattr(plain, "_MAX_SIZES", 16)
     own = module()
     for length in range(1, 40):
         own(drawn(length, N, F))
-        assert len(own._rnnkit_cache.flat.sizes) <= limit
+        assert len(own._rnnkit_cache.flat.sizes) <= 16
+    assert len(made) < 20
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+def test_batches_of_other_lengths_have_the_results_of_first_ones(made, kept, kind):
+    own, lengths = module(kind, bidirectional=True), (9, 4, 1, 12, 11, 13, 40, 7)
+    expected = [trained(copy.deepcopy(own), drawn(length, N, F)) for length in lengths if IDLE.clear() is None]
+    IDLE.clear()
+    made.clear()
+    graphs = [own(drawn(length, N, F)) for length in lengths]  # all before the first backward
+    for (output, states), length, one in zip(graphs, lengths, expected, strict=True):
+        assert_same(trained(own, drawn(length, N, F)), one)
+        states = states if isinstance(states, tuple) else (states,)
+        loss = output.square().sum() + sum(map(torch.sum, states))
+        assert_same(torch.autograd.grad(loss, list(own.parameters())), one[1 + len(states) :])
 
 
 def test_the_first_call_of_a_module_is_plain(made, monkeypatch):
@@ -77,7 +92,7 @@ def test_the_first_call_of_a_module_is_plain(made, monkeypatch):
     own = module()
     own(drawn(T, N, F))
     copy.deepcopy(own)(drawn(T, N, F))
-    assert len(made) == 2
+    assert len(made) == 1  # for both
 
 
 def test_backward_twice(made, kept):
@@ -122,19 +137,19 @@ def test_hooks_that_move_saved_tensors(made, kept):
 
 def test_another_thread_takes_a_call_between_forward_and_backward(made, monkeypatch):
     """It may run as soon as the call is given back."""
-    own, x, give_back = module(), drawn(T, N, F), small.SmallCall.give_back
+    own, x, give_back = module(), drawn(T, N, F), Shelf.give_back
     expected = torch.autograd.grad(own(x)[0].square().sum(), list(own.parameters()))
 
-    def taken(self, idle):
-        give_back(self, idle)
-        self.forward(own._rnnkit_cache.flat.weights, np.ones((T, N, F), "f4"), 0, 0)
+    def taken(self, call):
+        give_back(self, call)
+        call.forward(T, own._rnnkit_cache.flat.weights, np.ones((T, N, F), "f4"), 0, 0)
 
-    monkeypatch.setattr(small.SmallCall, "give_back", taken)
+    monkeypatch.setattr(Shelf, "give_back", taken)
     assert_same(torch.autograd.grad(own(x)[0].square().sum(), list(own.parameters())), expected)
 
 
 def test_a_graph_does_not_keep_the_call_that_it_has_a_copy_of(made, monkeypatch):
-    monkeypatch.setattr(small, "_MAX_IDLE_BYTES", 0)
+    monkeypatch.setattr(IDLE, "limit", 0)
     output, _ = module()(drawn(T, N, F))
     found = weakref.ref(made.pop())
     assert found() is None
@@ -143,7 +158,7 @@ def test_a_graph_does_not_keep_the_call_that_it_has_a_copy_of(made, monkeypatch)
 
 def test_a_backward_during_another(made, monkeypatch, kept):
     """Each works in arrays of its own."""
-    own, x, at_work, run = module(), drawn(T, N, F), [], small.Gradient.run
+    own, x, at_work, run = module(), drawn(T, N, F), [], prepared.PreparedBackward.run
     loss, weights = own(x)[0].square().sum(), list(own.parameters())
     expected, inner = torch.autograd.grad(loss, weights, retain_graph=True), []
 
@@ -153,7 +168,7 @@ def test_a_backward_during_another(made, monkeypatch, kept):
             inner.extend(torch.autograd.grad(loss, weights, retain_graph=True))
         run(self, *given)
 
-    monkeypatch.setattr(small.Gradient, "run", interrupted)
+    monkeypatch.setattr(prepared.PreparedBackward, "run", interrupted)
     assert_same(torch.autograd.grad(loss, weights, retain_graph=True), expected)
     assert_same(inner, expected)
     torch.autograd.grad(loss, weights)
@@ -216,8 +231,8 @@ def test_a_copy_of_a_module_lays_out_its_own(made):
 
 def test_gradients_are_left_out_where_nobody_asks(made, monkeypatch):
     """The product for those of the input is a third of a backward."""
-    wanted, old = [], small.SmallCall.backward
-    monkeypatch.setattr(small.SmallCall, "backward", lambda *given: wanted.append(given[-4:-2]) or old(*given))
+    wanted, old = [], prepared.PreparedCall.backward
+    monkeypatch.setattr(prepared.PreparedCall, "backward", lambda *given: wanted.append(given[-4:-2]) or old(*given))
     for of_x, of_h in ((False, False), (True, False), (False, True)):
         trained(module(), drawn(T, N, F, gradient=of_x), drawn(1, N, H, gradient=of_h))
     assert wanted == [(False, False), (True, False), (False, True)]

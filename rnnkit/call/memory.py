@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import MutableSequence
-from functools import lru_cache
 from typing import Any
 
 from rnnkit.call.arena import Arena
 from rnnkit.call.forking import Call, at_work, entering
+from rnnkit.call.pool import IDLE, Shelf
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.errors import WorkspaceError
-
-SMALL_BYTES, IDLE_BYTES = 1 << 20, 1 << 22
-"""Limits in bytes: the memory of one small call; the idle memories of one descriptor and size in total."""
 
 
 class Memory:
@@ -26,7 +21,6 @@ class Memory:
     """
 
     new_arena = Arena
-    is_pooled = True  # whether a small memory returns to a pool when its workspace is deleted
 
     def __init__(self) -> None:
         self.arena = self.new_arena()
@@ -38,9 +32,14 @@ class Memory:
         return self.__dict__ | {"calls": set(), "borrowers": set()}  # a copy has no running calls
 
     @property
-    def is_small(self) -> bool:
-        """Whether the memory is small enough to return to the pool."""
-        return self.is_pooled and self.arena.nbytes <= SMALL_BYTES
+    def nbytes(self) -> int:
+        """Bytes of the arena."""
+        return self.arena.nbytes
+
+    @classmethod
+    def shelf(cls, desc: RNNDescriptor, batch_size: int) -> Shelf | None:
+        """Return the shelf of idle memories for calls of so many sequences, whatever their steps."""
+        return IDLE.shelf(cls, desc, batch_size)
 
     def renew(self, call: Call) -> None:
         """Begin a forward, which overwrites this memory: older workspaces become invalid."""
@@ -68,31 +67,3 @@ class Memory:
                 return self.new_arena()
             self.borrowers.add(call)
         return self.arena
-
-
-@lru_cache(64)
-def idle_memories(kind: type[Memory], desc: RNNDescriptor, batch_size: int) -> deque[Memory]:
-    """Return the pool of idle memories for small calls of so many sequences, with their prepared kernel calls."""
-    return deque()
-
-
-def popped(idle: MutableSequence[Any]) -> Any:
-    """Pop an idle object, or return None. Another thread may take the last one at any moment."""
-    try:
-        return idle.pop()
-    except IndexError:
-        return None
-
-
-class Lease:
-    """The workspace's claim on the memory of a small call: when it is deleted, the memory returns to the pool."""
-
-    def __init__(self, memory: Memory, idle: deque[Memory]) -> None:
-        self.memory, self.idle, self.generation = memory, idle, memory.generation
-        self.is_exposed = False  # whether an array of the user may still view the memory
-
-    def __del__(self) -> None:
-        memory, idle = self.memory, self.idle
-        fits = memory.arena.nbytes * (len(idle) + 1) <= IDLE_BYTES
-        if fits and not self.is_exposed and memory.generation == self.generation:
-            idle.append(memory)

@@ -11,6 +11,7 @@ import numpy as np
 
 from rnnkit.call.memory import Memory
 from rnnkit.call.options import CallOptions, checked_checkpoint_steps
+from rnnkit.call.pool import Lease, leased
 from rnnkit.call.steps import segments_of, states_shape
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.errors import BackendError, WorkspaceError, message, wrong_type
@@ -162,8 +163,6 @@ class Workspace:
         The value passed to `forward`.
     """
 
-    wants_dx = True  # if False, backward leaves dx empty: PyTorch's modules set it when x needs no gradient
-
     def __init__(self, desc: RNNDescriptor, inputs: dict[str, Any], options: CallOptions, memory: Memory) -> None:
         self.generation = memory.generation
         self.desc, self.inputs, self.memory, self.options = desc, inputs, memory, options
@@ -172,13 +171,8 @@ class Workspace:
         self.arrays: dict[str, Any] = {}  # never modified: a later workspace of this size may share the dict
         self.input_shapes: dict[str, tuple[int, ...]] = {}  # of the side inputs given
         self.record: Any = None  # state of the GPU engine
-        self.lease: Any = None  # returns pooled memory when this workspace is deleted
+        self.lease: Lease | None = None  # of the memory, which becomes idle when no array of this workspace is left
         self.digests: dict[str, bytes] = {}  # of w and x in debug mode, see `debugging`
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self.lease is not None:
-            self.lease.is_exposed = True  # a shallow copy still views the memory
-        return self.__dict__ | {"lease": None}
 
     def allocate(self, layout: tuple[Block, ...]) -> None:
         """Take the arrays from the arena, not cleared. The engine calls this first.
@@ -289,10 +283,9 @@ class Workspace:
             exposed = f"cuDNN exposes only the states of hidden({self.desc.num_layers - 1}), not {name}"
             raise BackendError(f"{function}: {exposed}; run the network on NumPy arrays to read them")
         states, seq_len = self.arrays[name], self.steps.seq_len
-        if self.lease is not None:
-            self.lease.is_exposed = True
         view = self.steps.after(states) if len(states) > seq_len else states  # no initial states on a GPU
         if isinstance(view, np.ndarray):
+            view = view if self.lease is None else leased(view, self.lease)
             view.flags.writeable = False
         return view
 

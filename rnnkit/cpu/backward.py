@@ -12,9 +12,10 @@ from rnnkit.call.arena import Arena
 from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.call.workspace import Workspace
 from rnnkit.cpu.layer import DESCRIPTORS, Layer, contiguous, filled, groups_of, is_stack, layers_of
+from rnnkit.cpu.route import route
 from rnnkit.cpu.rows import Part, StepRows, rows_of
 from rnnkit.cpu.run import Run, drop, training_runs
-from rnnkit.cpu.scheduler import Scheduler, reads_in_place
+from rnnkit.cpu.scheduler import Scheduler, steps_of_one_call
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels import loop_gradient, weight_gradient
 from rnnkit_kernels.machine import thread_pool
@@ -22,16 +23,18 @@ from rnnkit_kernels.operands import BackwardArrays, Gradients, LayerPassBackward
 
 
 def backward(
-    desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, arena: Arena, dy: Any, dhy: Any, dcy: Any, dw: Any
+    desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, arena: Arena, dy: Any, dhy: Any, dcy: Any, dw: Any,
+    wants_dx: bool,
 ) -> tuple:
-    """Compute dx, dhx, dcx and dw, with scratch from the arena. If dw is given, the gradient is added to it."""
-    steps = rows_of(workspace.steps, arena)
+    """Compute dx (empty unless wanted), dhx, dcx and dw, with scratch from the arena. If dw is given, the gradient is
+    added to it."""
+    steps = rows_of(workspace.steps, arena, steps_of_one_call(desc, workspace.steps.batch_size))
     is_new = dw is None and not steps.listed and steps.seq_len * steps.batch_size > 0
     dw, threads = np.empty(w.shape, w.dtype) if is_new else dw, thread_pool.wanted_size()
-    in_place = reads_in_place(desc, steps, backward=True)
-    result = begin(desc, w, steps, dhy, dcy, dw, workspace.wants_dx)
-    make = partial(prepare_backward, desc, workspace.arrays, steps, threads, in_place, arena)
-    key = desc, steps, threads, in_place
+    way = route(desc, steps.seq_len, steps.batch_size)
+    result = begin(desc, w, steps, dhy, dcy, dw, wants_dx)
+    make = partial(prepare_backward, desc, workspace.arrays, steps, threads, way.in_place_back, arena)
+    key = desc, steps, threads, way.in_place_back, way.is_short
     gradient = arena.cached("backward", key, make) if steps.is_kept else make()
     dhx, dcx = result[1:3]
     of_resets = reset_gradients(workspace.steps, dhx, dcx)
@@ -76,7 +79,7 @@ def finish_states(desc: RNNDescriptor, steps: Steps, dhx: np.ndarray, dcx: Any, 
 
 
 def begin(
-    desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any, wants_dx: bool = True
+    desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any, wants_dx: bool
 ) -> tuple:
     """Return dx (empty if not wanted), dhx, dcx and dw; the last three start as dhy, dcy and the given dw."""
     batch = steps.batch_size
@@ -140,7 +143,6 @@ class PreparedBackward:
         steps, layer, backs, calls = self._steps, group[0], [], []
         schedule = self._planner.backward(group)
         spans = self._planner.calls(group, schedule)
-        steps.is_fixed |= len(spans) > 1
         runs = training_runs(self._desc, self._arrays, steps, group)
         for number, run in enumerate(reversed(runs) if is_stack(group) else runs):
             # Passes that do not run at once share a buffer, unless packed weights must last for several calls.

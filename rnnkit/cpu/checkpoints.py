@@ -61,7 +61,7 @@ def backward(
 ) -> tuple:
     """Compute dx, dhx, dcx and dw, with scratch from the arena. If dw is given, the gradient is added to it."""
     steps = workspace.steps
-    dx, dhx, dcx, dw = result = begin(desc, w, steps, dhy, dcy, dw)
+    dx, dhx, dcx, dw = result = begin(desc, w, steps, dhy, dcy, dw, wants_dx=True)
     of_resets = reset_gradients(steps, dhx, dcx)
     run, w = _Segments(desc, w, workspace, arena), flat(w)
     for indices in reversed(checkpointed_layers(desc)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rnnkit.call.arena import Arena
-from rnnkit.call.memory import IDLE_BYTES, popped
+from rnnkit.call.pool import IDLE
 from rnnkit.call.steps import row_numbers
-from rnnkit.cpu.layer import contiguous as as_dense
+from rnnkit.cpu.layer import contiguous
 from rnnkit_kernels import dense, weight_gradient
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.gemm import depth_block, padded, panel_size
@@ -20,7 +19,6 @@ from rnnkit_kernels.machine.in_place import MAX_ROWS_IN_PLACE
 from rnnkit_kernels.machine.tiles import ensure_in_place_tiles
 
 _SCRATCH = "weights", "x", "scratch", "zeros"
-_idle: deque[Arena] = deque()
 _sites: dict[np.dtype, dict] = {np.dtype(name): {} for name in ("float32", "float64")}  # of `thread_pool.run`
 
 
@@ -32,12 +30,12 @@ def _reads_in_place(rows: int, work: int) -> bool:
 @contextmanager
 def _borrowed() -> Iterator[Arena]:
     """Borrow an idle arena for the duration of a call."""
-    arena = popped(_idle) or Arena()
+    shelf = IDLE.shelf("dense")
+    arena = shelf.take() or Arena()
     try:
         yield arena
     finally:
-        if arena.nbytes <= IDLE_BYTES and not _idle:
-            _idle.append(arena)
+        shelf.give_back(arena)
 
 
 class PackedDense:
@@ -94,7 +92,7 @@ def forward(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
     (rows, depth), units = x.shape, y.shape[1]
     if not rows:
         return
-    w, x = as_dense(w), as_dense(x)
+    w, x = contiguous(w), contiguous(x)
     if _reads_in_place(rows, rows * depth * units):
         _forward(w, x, y, *_panels_and_bias(w.dtype, units, depth, None), False)
         return
@@ -110,7 +108,7 @@ def backward(w: np.ndarray, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, dw: n
     work, block = 2 * rows * depth * units, min(depth_block(itemsize), rows)
     threads = 1 if work <= thread_pool.SINGLE_THREAD_WORK else thread_pool.max_threads()
     sizes = weight_gradient.scratch_size(units, threads, block), padded(depth, itemsize)
-    arrays = dx.reshape(-1), dw, *(as_dense(array).reshape(-1) for array in (dy, x, w))
+    arrays = dx.reshape(-1), dw, *(contiguous(array).reshape(-1) for array in (dy, x, w))
     if _reads_in_place(rows, work):
         ensure_in_place_tiles("rows", itemsize)
         none = np.empty(0, w.dtype)
@@ -131,5 +129,5 @@ def _backward(work: int, dx: np.ndarray, *arguments: Any) -> None:
 def add_rows(sums: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
     """Compute sums[index[i]] += rows[i] in the order of i; sums (K, I) is C-contiguous."""
     if rows.size:
-        arrays = sums.reshape(-1), as_dense(index), as_dense(rows).reshape(-1)
+        arrays = sums.reshape(-1), contiguous(index), contiguous(rows).reshape(-1)
         thread_pool.run(dense.add_rows, rows.size, *arrays, rows.shape[1])

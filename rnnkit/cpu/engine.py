@@ -6,31 +6,34 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rnnkit.call.forking import new_call
-from rnnkit.call.memory import SMALL_BYTES, Lease, Memory, idle_memories, popped
+from rnnkit.call.memory import Memory
 from rnnkit.call.options import CallOptions
-from rnnkit.call.workspace import Workspace, workspace_layout, workspace_nbytes
+from rnnkit.call.pool import IDLE
+from rnnkit.call.workspace import Workspace, workspace_layout
 from rnnkit.cpu import backward as backward_module
 from rnnkit.cpu import checkpoints
 from rnnkit.cpu import infer as inference
 from rnnkit.cpu.infer import PackedNetwork
 from rnnkit.cpu.layer import flat, groups_of, layers_of, prepare_packing
+from rnnkit.cpu.route import route
 from rnnkit.cpu.rows import StepRows, rows_of
 from rnnkit.cpu.run import PreparedGroup, final_states, forward_arrays, prepare_clearing, prepare_training, train_groups
-from rnnkit.cpu.scheduler import Scheduler, reads_in_place
+from rnnkit.cpu.scheduler import Scheduler, steps_of_one_call
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels.machine import thread_pool
 
 __all__ = ["PackedNetwork", "Memory", "backward", "forward", "infer", "prepare"]
 
-prepare = PackedNetwork  # which packs, and so copies, the weights
+def prepare(desc: RNNDescriptor, w: np.ndarray, precision: str | None = None) -> PackedNetwork:
+    """Return the network with its weights packed, and so copied."""
+    return PackedNetwork(desc, w, precision)
 
 
 class Prepared(NamedTuple):
@@ -63,10 +66,12 @@ def forward(
     if workspace.checkpoint_steps is not None:
         return checkpoints.forward(desc, w, x, hx, cx, workspace)
     arena = workspace.memory.arena
-    steps = rows_of(workspace.steps, arena, hx, cx)
+    limit = steps_of_one_call(desc, workspace.steps.batch_size)
+    steps = rows_of(workspace.steps, arena, limit, hx, cx)
     threads = thread_pool.wanted_size()
-    in_place = reads_in_place(desc, steps)
-    make, key = partial(prepare_forward, workspace, steps, threads, in_place), (desc, steps, threads, in_place)
+    way = route(desc, steps.seq_len, steps.batch_size)
+    make = partial(prepare_forward, workspace, steps, threads, way.in_place)
+    key = desc, steps, threads, way.in_place, way.is_short
     prepared = arena.cached("forward", key, make) if steps.is_kept else make()
     workspace.arrays, (hy, cy) = prepared.arrays, final_states(desc, steps.batch_size)
     arrays = forward_arrays(x, flat(w), hx, cx, hy, cy)
@@ -81,47 +86,36 @@ def forward(
     return y, hy, cy
 
 
-def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple:
-    """Run the network with these weights once; returns y, hy and cy.
-
-    A small call that needs packed weights runs as a training forward if a recent call had its size: its arrays and
-    kernel calls are prepared already, which saves 50 us, or 100 us with two directions.
-    """
-    steps = options.steps
-    result = inference.run_stepwise(desc, w, x, hx, cx, steps)
+def infer(
+    desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions,
+    may_be_stepwise: bool = True,
+) -> tuple[Any, Any, Any]:
+    """Run the network with these weights once; returns y, hy and cy."""
+    result = inference.run_stepwise(desc, w, x, hx, cx, options.steps) if may_be_stepwise else None
     if result is not None:
         return result
-    key = desc.evaluating, steps.seq_len, steps.batch_size
-    if steps.resets is not None or not _is_small(*key) or not _is_repeat(key):
-        return PackedNetwork(desc, w).infer(x, hx, cx, options)
-    idle = idle_memories(Memory, key[0], steps.batch_size)
-    memory = popped(idle) or Memory()
-    workspace = Workspace(key[0], {"x": x, "hx": hx, "cx": cx}, options, memory)
-    workspace.lease = Lease(memory, idle)
-    y, hy, cy = forward(key[0], w, x, hx, cx, workspace)
-    return y.copy(), hy, cy
+    shelf = IDLE.shelf(PackedNetwork, desc)
+    network = shelf.take()
+    if network is None:
+        network = PackedNetwork(desc, w)
+    else:
+        network.repack(w)
+    results = network.infer(x, hx, cx, options)
+    shelf.give_back(network)  # not after an interrupt, which may have left it in any state
+    return results
 
 
-_recent: deque[tuple[RNNDescriptor, int, int]] = deque(maxlen=4)  # keys of the last calls
-
-
-def _is_repeat(key: tuple[RNNDescriptor, int, int]) -> bool:
-    """Return whether one of the last calls had this key."""
-    if key in tuple(_recent):  # another thread may add one
-        return True
-    _recent.append(key)
-    return False
-
-
-@lru_cache(256)
-def _is_small(desc: RNNDescriptor, seq_len: int, batch_size: int) -> bool:
-    return workspace_nbytes(desc, seq_len, batch_size) <= SMALL_BYTES
-
-
-def backward(desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Any) -> tuple:
-    """Compute dx, dhx, dcx and dw from the workspace of a forward. If dw is given, the gradient is added to it."""
-    module, call = backward_module if workspace.checkpoint_steps is None else checkpoints, new_call()
+def backward(
+    desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Any,
+    wants_dx: bool = True,
+) -> tuple[Any, Any, Any, Any]:
+    """Compute dx, dhx, dcx and dw from the workspace of a forward. If dw is given, the gradient is added to it. dx may
+    be left empty if it is not wanted."""
+    call = new_call()
     try:
-        return module.backward(desc, w, workspace, workspace.memory.borrow(call), dy, dhy, dcy, dw)
+        arguments = desc, w, workspace, workspace.memory.borrow(call), dy, dhy, dcy, dw
+        if workspace.checkpoint_steps is not None:
+            return checkpoints.backward(*arguments)
+        return backward_module.backward(*arguments, wants_dx)
     finally:
         workspace.memory.borrowers.discard(call)

@@ -17,23 +17,9 @@ from rnnkit.cpu.layer import groups_of
 from rnnkit.cpu.rows import same_length
 from rnnkit.cpu.scheduler import Scheduler
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.descriptor.weights import num_weights
 from rnnkit_kernels.operands import BackwardArrays
 
 _ROWS = 32  # of all gathered calls together
-_MAX_SEQUENCES = 6  # of a call: with 8 the arithmetic hides the memory traffic
-_MIN_BYTES = 1 << 18  # of the gradient: a smaller one stays in the cache between calls
-
-
-def gathers(desc: RNNDescriptor, batch_size: int) -> bool:
-    """Return whether to gather single-step calls with `batch_size` sequences.
-
-    Only with one pseudo-layer: with several, later ones overwrite the gates' gradients of the first ones. Only without
-    vectors, whose gradients are added up step by step.
-    """
-    is_large = num_weights(desc) * desc.np_dtype.itemsize >= _MIN_BYTES
-    is_one = desc.num_pseudo_layers == 1 and not desc.cell.declaration.vectors
-    return is_one and is_large and 0 < batch_size <= _MAX_SEQUENCES
 
 
 class Gathered:
@@ -59,7 +45,7 @@ class Gathered:
         return self._count == self._capacity
 
     def take(self, saved: int, dgates: int, x: int) -> None:
-        """Copy the saved memory of a `SmallCall`, its gates' gradients and its input from their addresses."""
+        """Copy the saved memory of a `PreparedCall`, its gates' gradients and its input from their addresses."""
         for (target, nbytes), source in zip(self._calls[self._count].addresses, (saved, dgates, x), strict=True):
             memmove(target, source, nbytes)
         self._count += 1
@@ -75,7 +61,7 @@ class Gathered:
 
 
 class _Call:
-    """Buffers of one call, in the memory order of `SmallCall`, and the arrays of its workspace as views."""
+    """Buffers of one call, in the memory order of `PreparedCall`, and the arrays of its workspace as views."""
 
     def __init__(self, memory: tuple[np.ndarray, ...], arrays: dict[str, np.ndarray]) -> None:
         self._memory, self.arrays = memory, arrays

@@ -15,33 +15,23 @@ from rnnkit.call.options import CallOptions
 from rnnkit.call.steps import Steps, states_shape, steps_of
 from rnnkit.cpu.layer import DESCRIPTORS, flat, groups_of, layers_of, pack, prepare_packing
 from rnnkit.cpu.reduced import pack_reduced
+from rnnkit.cpu.route import is_stepwise, reads_in_place
 from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
 from rnnkit.cpu.run import PreparedGroup, Run, final_states, forward_arrays, prepare_clearing, prepare_group
-from rnnkit.cpu.scheduler import Scheduler, reads_in_place, slabs_of
+from rnnkit.cpu.scheduler import Scheduler, slabs_of, steps_of_one_call
 from rnnkit.cpu.stack import PreparedStepwiseCall, Stack, new_array, run_steps
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.descriptor.weights import num_weights
 from rnnkit_kernels.machine import thread_pool
 
-# Up to this many (words of the weights times rows of all steps) one kernel runs all layers step by step, which saves 60
-# us of Python. On one thread the break-even is 2^26; on two threads, longer calls split better layer by layer.
-_STEPWISE_WORK = 1 << 23
 _OUTPUTS = 3  # layer outputs in memory at once: the input of a group of two layers, and their outputs
-
-
-def is_stepwise(desc: RNNDescriptor, steps: Steps) -> bool:
-    """Return whether a call runs all layers step by step."""
-    count = steps.seq_len * steps.batch_size
-    is_short = count * num_weights(desc) <= _STEPWISE_WORK or reads_in_place(desc, steps)
-    from_hx = steps.resets is not None and steps.resets.from_hx
-    return desc.num_directions == 1 and count > 0 and is_short and not from_hx
 
 
 def stepwise_calls(desc: RNNDescriptor, steps: Steps) -> PreparedStepwiseCall | None:
     """Return the runner of stepwise calls with flat weights; None if these steps do not run stepwise."""
     if not is_stepwise(desc, steps):
         return None
-    return _stack_of(desc, reads_in_place(desc, steps)).sequences(steps.seq_len, steps.batch_size)
+    size = steps.seq_len, steps.batch_size
+    return _stack_of(desc, reads_in_place(desc, *size)).sequences(*size)
 
 
 @lru_cache(DESCRIPTORS)  # a fast path for calls without options
@@ -73,6 +63,7 @@ class PackedNetwork(Stack):
         packed = pack(desc, w, Arena()) if precision is None else pack_reduced(desc, w, precision)
         super().__init__(desc, layers_of(desc, precision), packed)
         self._groups, self._columns = groups_of(desc, precision=precision), self._layers[0].columns
+        self._packing: list[Callable[[np.ndarray], None]] = []
 
     def repack(self, w: np.ndarray) -> None:
         """Pack new weights, float32 or float64, into the same memory. No call may be running.
@@ -80,8 +71,16 @@ class PackedNetwork(Stack):
         New memory, which the system clears first, would take ten times as long (1.1 instead of 0.1 ms, 370,000
         weights).
         """
-        for call in prepare_packing(self.weights, self._layers):
-            call(flat(w))
+        if not self._packing:
+            self._packing = prepare_packing(self.weights, self._layers)
+        w = flat(w)
+        for call in self._packing:
+            call(w)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the packed weights and of the memory of calls."""
+        return self.weights.nbytes + self._memory.nbytes
 
     def infer(self, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
         """Run the network over all steps and return y, hy and cy.
@@ -101,7 +100,8 @@ class PackedNetwork(Stack):
         try:
             arena = self._memory.borrow(call)
             packed = self.with_scratch(count, threads, arena.take)
-            whole = rows_of(steps, arena, *reset_to) if len(slabs) == 1 and nbytes <= KEPT_BYTES else None
+            limit = steps_of_one_call(desc, batch_size)
+            whole = rows_of(steps, arena, limit, *reset_to) if len(slabs) == 1 and nbytes <= KEPT_BYTES else None
             is_kept = whole is not None and arena.is_repeat(whole)
             if is_kept:
                 hidden = arena.take("y", (whole.capacity + extra, *shape[1:]), x.dtype)

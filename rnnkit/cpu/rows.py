@@ -98,8 +98,6 @@ class StepRows(Steps):
     ----------
     capacity : int
         Number of steps of the longest batch, for which arrays are allocated.
-    is_fixed : bool
-        Whether all batches must have `capacity` steps, because kernel calls have only a part of them.
     reset_to : tuple
         Hidden and cell states of all pseudo-layers that states are reset to; None means zeros.
     """
@@ -111,7 +109,7 @@ class StepRows(Steps):
     ) -> None:
         """`order` is the order of the sequences, if it is not by the lengths passed to `relist`. `resets` says whether
         `relist` will receive resets, which needs `padded`."""
-        self.capacity, self.is_fixed = capacity, capacity * batch_size > LISTED_ROWS
+        self.capacity = capacity
         self._bounds: dict[int, np.ndarray] = {}
         self._long_lists: dict[int, tuple[np.ndarray, ...]] = {}
         self.starts, sequences = np.empty(capacity + 1, np.int64), np.empty((6, batch_size), np.int64)
@@ -134,10 +132,6 @@ class StepRows(Steps):
     def is_kept(self) -> bool:
         """Whether `rows_of` returns the same object for the next steps of so many sequences."""
         return self.padded or self.batch_size <= LISTED_ROWS
-
-    def serves(self, seq_len: int) -> bool:
-        """Return whether `relist` can take batches of so many steps."""
-        return seq_len == self.capacity or (seq_len < self.capacity and not self.is_fixed)
 
     def relist(self, seq_len: int, lengths: np.ndarray, resets: Resets | None = None) -> StepRows:
         """Replace the lists by those of sequences of these lengths; returns self, which must be `padded`."""
@@ -235,16 +229,16 @@ class StepRows(Steps):
         return Rows(row_numbers(self.batch_size)), Rows(self._ends[2])
 
 
-def rows_of(steps: Steps, arena: Arena, hx: Any = None, cx: Any = None) -> StepRows:
+def rows_of(steps: Steps, arena: Arena, limit: int, hx: Any = None, cx: Any = None) -> StepRows:
     """Return the row numbers of the steps; hx and cx are what resets may be to. The object is reused, and overwritten,
-    by the next steps of so many sequences in this arena."""
+    by the next steps of so many sequences in this arena. `limit` is that of `serves`."""
     seq_len, listed, resets = steps.seq_len, steps.listed, steps.resets is not None
     if not listed and steps.batch_size > LISTED_ROWS:
         return same_length(seq_len, steps.batch_size)
     key = steps.batch_size, listed, resets
     rows = arena.rows.get(key)
-    if rows is None or not rows.serves(seq_len):
-        capacity = seq_len if rows is None else _grown(rows, seq_len)
+    if rows is None or not serves(rows.capacity, seq_len, limit):
+        capacity = seq_len if rows is None else grown(seq_len, limit)
         rows = arena.rows[key] = StepRows(capacity, steps.batch_size, padded=listed, resets=resets)
     if not listed:
         return rows if rows.seq_len == seq_len else rows.relist_evenly(seq_len)
@@ -252,11 +246,16 @@ def rows_of(steps: Steps, arena: Arena, hx: Any = None, cx: Any = None) -> StepR
     return rows.relist(seq_len, steps.lengths, steps.resets)
 
 
-def _grown(rows: StepRows, seq_len: int) -> int:
-    """Return the capacity of a batch of so many steps, for which there is no room in `rows`: more than that, because
-    programs in which the number of steps changes once change it again."""
-    grown = seq_len + seq_len // _GROWTH
-    return grown if not rows.is_fixed and grown * rows.batch_size <= LISTED_ROWS else seq_len
+def serves(capacity: int, seq_len: int, limit: int) -> bool:
+    """Return whether what is prepared for `capacity` steps serves a batch of so many. Above `limit` steps, a kernel
+    call has only some of them, which are others in a shorter batch."""
+    return seq_len == capacity or seq_len < capacity <= limit
+
+
+def grown(seq_len: int, limit: int) -> int:
+    """Return the capacity for a batch that needs more than there was: more than its number of steps, because programs
+    in which the number of steps changes once change it again."""
+    return max(seq_len, min(seq_len + seq_len // _GROWTH, limit))
 
 
 def segment_of(

@@ -122,9 +122,7 @@ def prepare_group(runs: Sequence[Run], scheduler: Scheduler, schedule: Schedule,
     layer, zeros = group[0], np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype)
     ends, in_place = filled([run.ends(steps) for run in runs], layer), schedule.keeps_gates and scheduler.in_place
     code_cache = layer.code_cache.setdefault("drawn", {}) if runs[0].draws else layer.code_cache
-    spans = scheduler.calls(group, schedule)
-    steps.is_fixed |= len(spans) > 1
-    for start, stop in spans:
+    for start, stop in scheduler.calls(group, schedule):
         work = sum(run.layer.work for run in runs) * (stop - start) * steps.batch_size
         passes = [run.layer_pass(run.part(steps, start, stop), schedule.keeps_gates) for run in runs]
         position = CallPosition(in_place and not calls, not calls, stop == steps.capacity)

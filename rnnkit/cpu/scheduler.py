@@ -8,15 +8,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rnnkit.call.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
-from rnnkit.cpu.layer import Layer, is_stack
+from rnnkit.cpu.layer import Layer, groups_of, is_stack
+from rnnkit.cpu.route import CACHED_BYTES
 from rnnkit.cpu.rows import StepRows
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels.machine import thread_pool
-from rnnkit_kernels.machine.in_place import MAX_ROWS_IN_PLACE
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
 from rnnkit_kernels.operands import Schedule
 
-_CACHED_BYTES = 1 << 20  # recurrent weights of this size stay in a core's L2 cache
 _CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): they stay in the threads' L2 until they are used
 _MIN_ROWS = 3  # of a thread: below this a step is bound by reading the weights
 # (bytes of the recurrent weights, rows): two threads split the rows if the weights have at most these bytes and the
@@ -28,12 +27,12 @@ _MIN_ROWS = 3  # of a thread: below this a step is bound by reading the weights
 #   LSTM, H=128, N=3    297 / 312       339 / 349        236 / 208      182 / 193
 #   LSTM, H=192, N=5    407 / 419       430 / 426        330 / 283      268 / 264
 #   GRU,  H=128, N=5    347 / 359       344 / 352        271 / 244      187 / 206
-_MIN_BATCH = (_CACHED_BYTES * 5 // 8, 3), (_CACHED_BYTES, 6)
+_MIN_BATCH = (CACHED_BYTES * 5 // 8, 3), (CACHED_BYTES, 6)
 # With larger weights, which each thread then reads in every step, splitting rows pays only if each thread has exactly
 # the rows of the largest tile. LSTM, H = 450, N = 12, as above: 457 / 413, 442 / 402, 448 / 392, 419 / 379.
 _MAX_BYTES_BY_ROWS, _TILE_ROWS = 3_300_000, 6
 # In float64; the rows must also split almost evenly: the larger part has at most 9/16 of them.
-_MIN_BATCH_FLOAT64 = (1 << 18, 4), (_CACHED_BYTES, 6)
+_MIN_BATCH_FLOAT64 = (1 << 18, 4), (CACHED_BYTES, 6)
 # Two threads with one row each read weights from the L1 cache as fast as they multiply. Split by units, they take 0.6
 # to 0.75 of the time by rows with H = 128 (64 KiB and more), 1 to 1.5 with H = 64 and tanh or GRU (inference and
 # training, T = 200, Zen 5).
@@ -49,12 +48,6 @@ _GRAIN_WORK = 1 << 19  # least multiply-adds of a block in a step, about 5 us on
 # T = 50 0.65 to 0.87 for N = 4 to 9, 0.84 to 1.02 for N = 16 to 64, with T = 12 up to 1.04 (LSTM and GRU, H = 64 and
 # 128, Zen 5 with cores far from each other); for N = 1 to 5 0.7 to 1.0 (Zen 3).
 _PIPELINED = 6, 8, 0.66
-# In-place reads of the weights that take as long as packing them once. With 8 reads an inference takes 0.8 to 1.2 of
-# the time with packing if the weights are in the cache, else 0.8 to 0.98. Backward reads weights for MAX_ROWS_IN_PLACE
-# rows at a time, and does not transpose: with 10 reads it takes 0.8 to 0.95, with 40 0.91 to 1.04, with 57 0.94 to 1.08
-# (GRU and tanh, H = 32 to 512, Zen 4).
-_READS, _READS_BACK = 9, 48
-_INPUT_ROWS = 64
 _CALL_WORK = 1 << 32  # multiply-adds of a kernel call, about 0.1 s on one thread: how long Ctrl-C waits, or one chunk
 # Cost in multiply-adds of a thread. _BARRIER: a barrier, for each thread, 60 ns to pass a cache line between two of the
 # eight cores that share an L3 cache; four times as much between other cores (EPYC, Zen 4). _LINE: a cache line of
@@ -129,31 +122,10 @@ class Scheduler:
         lags, rows, share = _PIPELINED
         lag = -(-rows // self._rows)
         even = max(each.work for each in group) <= share * sum(each.work for each in group)
-        cached = layer.recurrent_weights * self.itemsize <= _CACHED_BYTES
+        cached = layer.recurrent_weights * self.itemsize <= CACHED_BYTES
         if threads % 2 == 0 and even and cached and steps.capacity >= lags * lag:
             return schedule(sharing(threads // 2), 2, split=True, lag=lag)
         return schedule(sharing(threads))
-
-
-def reads_in_place(desc: RNNDescriptor, steps: Steps, backward: bool = False) -> bool:
-    """Return whether forward, or backward, reads the weights in place.
-
-    Forward reads W once for each chunk of input, and R once for each step.
-
-    Projection weights are always packed: an in-place version would add 0.5 s of compile time to every cell.
-    """
-    if desc.projected:
-        return False
-    rows, count = steps.batch_size, steps.seq_len
-    if backward:
-        return -(-count * rows // MAX_ROWS_IN_PLACE) + count * -(-rows // MAX_ROWS_IN_PLACE) < _READS_BACK
-    fits = rows * desc.hidden_size * desc.np_dtype.itemsize <= _CACHED_BYTES  # else h leaves the cache
-    return fits and -(-count // steps_at_once(rows)) + count < _READS
-
-
-def steps_at_once(batch_size: int) -> int:
-    """Return the number of steps whose input a stepwise call multiplies at once."""
-    return -(-_INPUT_ROWS // max(batch_size, 1))
 
 
 def slabs_of(layers: Sequence[Layer], steps: Steps) -> Iterator[tuple[int, int]]:
@@ -192,7 +164,7 @@ def shares_rows(batch_size: int, weights: float, itemsize: int) -> bool:
     rows, is_wide = -(-batch_size // 2), itemsize > 4
     if rows == 1:
         return batch_size == 2 and weights <= _L1_BYTES
-    if weights > _CACHED_BYTES:
+    if weights > CACHED_BYTES:
         return not is_wide and rows == _TILE_ROWS and weights <= _MAX_BYTES_BY_ROWS
     fewest = next(count for most, count in (_MIN_BATCH_FLOAT64 if is_wide else _MIN_BATCH) if weights <= most)
     return batch_size >= fewest and not (is_wide and rows * 16 > batch_size * 9)
@@ -231,7 +203,7 @@ def best_sharing(
     def cost(sharing: Sharing) -> float:
         size, rows = sharing.threads // sharing.teams, -(-batch_size // sharing.teams)
         share = -(-panels // size) / panels
-        least = _MIN_ROWS if weights * share <= _CACHED_BYTES else _MIN_ROWS_FAR
+        least = _MIN_ROWS if weights * share <= CACHED_BYTES else _MIN_ROWS_FAR
         step = max(rows, least) * work * share
         if size > 1:
             others = max(size - _NEAR_CORES, 0)
@@ -261,6 +233,16 @@ def threads_of_step(batch_size: int, layers: Sequence[Layer], itemsize: int) -> 
     return best_sharing(*sizes, max(units, 2), max_teams=1).threads
 
 
+@lru_cache(1024)
+def steps_of_one_call(desc: RNNDescriptor, batch_size: int) -> int:
+    """Return the number of steps of the longest batch that runs in one kernel call for each group of layers, forward
+    and backward."""
+    rows = max(batch_size, 1)
+    back = gradient_chunk(rows, desc.np_dtype.itemsize)
+    groups = groups_of(desc, desc.dropout > 0)
+    return min(steps_of_call(group, rows, chunk) for group in groups for chunk in (chunk_of(group, rows), back))
+
+
 def steps_of_call(group: Sequence[Layer], batch_size: int, chunk: int) -> int:
     """Return the number of steps of a kernel call: a multiple of chunks, or less if one has too many rows to list."""
     listed = max(LISTED_ROWS // batch_size, 1)
@@ -274,7 +256,7 @@ def rows_for_grain(layer: Layer, itemsize: int) -> float:
     Below it the split is static: a thread's weights stay in its cache, or a step is too short to divide.
     """
     weights = layer.recurrent_weights
-    if weights * itemsize <= _CACHED_BYTES:
+    if weights * itemsize <= CACHED_BYTES:
         return math.inf
     return _GRAIN_WORK * layer.sizes.hidden / (_UNIT_GRAIN * weights)
 

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.call.arena import KEPT_BYTES
-from rnnkit.call.memory import Memory, popped
+from rnnkit.call.memory import Memory
 from rnnkit.call.steps import Steps, row_numbers, with_zeros
 from rnnkit.cpu.layer import Layer, contiguous, prepare_packing
-from rnnkit.cpu.scheduler import panel_grain_of, rows_for_grain, steps_at_once, threads_of_step
+from rnnkit.cpu.route import steps_at_once
+from rnnkit.cpu.scheduler import panel_grain_of, rows_for_grain, threads_of_step
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.bound import Bound
@@ -126,7 +127,10 @@ class Stack:
 
     def borrow(self, scratches: list[Scratch], rows: int, chunk: int) -> Scratch:
         """Pop an idle scratch, or create one. It is exclusive, since even a signal handler may call the engine."""
-        return popped(scratches) or self._scratch(rows, chunk)
+        try:
+            return scratches.pop()
+        except IndexError:  # none, or another thread has taken it
+            return self._scratch(rows, chunk)
 
     def give_back(self, scratches: list[Scratch], scratch: Scratch) -> None:
         """Return scratch to the pool, if it is not large."""

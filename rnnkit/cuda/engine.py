@@ -39,7 +39,11 @@ class Arena(HostArena):
 class Memory(HostMemory):
     """The memory that successive workspaces on a GPU share."""
 
-    new_arena, is_pooled = Arena, False  # CuPy has a pool of its own
+    new_arena = Arena
+
+    @classmethod
+    def shelf(cls, desc: RNNDescriptor, batch_size: int) -> None:
+        """Return None: CuPy has a pool of its own, which knows of streams."""
 
 
 class _Batch(NamedTuple):
@@ -208,8 +212,11 @@ def _seed(desc: RNNDescriptor, workspace: Workspace) -> int | None:
     return workspace.seed if desc.num_layers > 1 else None  # dropout is between layers
 
 
-def backward(desc: RNNDescriptor, w: Any, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Any) -> tuple:
-    """Compute dx, dhx, dcx and dw from the workspace of a forward. If dw is given, the gradient is added to it."""
+def backward(
+    desc: RNNDescriptor, w: Any, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Any, wants_dx: bool = True
+) -> tuple[Any, Any, Any, Any]:
+    """Compute dx, dhx, dcx and dw from the workspace of a forward. If dw is given, the gradient is added to it. cuDNN
+    computes dx whether it is wanted or not."""
     with workspace.x.device:
         record, dtype, batch_size = workspace.record, desc.np_dtype, workspace.steps.batch_size
         batch = record.batch if record else None

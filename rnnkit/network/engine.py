@@ -10,8 +10,8 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 
 from rnnkit.call import checks, debugging, forking
-from rnnkit.call.memory import Lease, idle_memories, popped
 from rnnkit.call.options import CUPY, NUMPY, ZEROS, CallOptions, check, options_of
+from rnnkit.call.pool import Lease, leased
 from rnnkit.call.side_inputs import shapes_of, split_gradient, with_inputs
 from rnnkit.call.workspace import Workspace, check_workspace
 from rnnkit.common.arrays import Array, device_of
@@ -19,6 +19,8 @@ from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.descriptor.states import arrays_of, concatenate_states, split_states
 from rnnkit.errors import message, wrong_type
 from rnnkit.types import Floats, Initial, States
+
+_COPIED_BYTES = 1 << 16  # largest y that is copied, in less time than it takes to make a view that holds a lease
 
 
 class Forward(NamedTuple, Generic[States]):
@@ -79,11 +81,11 @@ def _cpu_engine() -> ModuleType:
 
 
 @cache
-def small_calls() -> ModuleType:
-    """Return the module of prepared training calls, for arguments that have been checked."""
+def prepared_calls() -> ModuleType:
+    """Return the module of prepared calls, for arguments that have been checked."""
     with forking.importing:
-        from rnnkit.cpu import small
-    return small
+        from rnnkit.cpu import prepared
+    return prepared
 
 
 def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, like: Any = None) -> tuple[int, int]:
@@ -203,8 +205,12 @@ def forward(
     backend_module = backend("forward", "forward", desc, x, options)
     if workspace is not None:
         _check_reuse(workspace, w=w, x=x, hx=hx, cx=cx)
-    idle, call = idle_memories(backend_module.Memory, desc, batch_size), forking.new_call()
-    memory = workspace.memory if workspace is not None else popped(idle) or backend_module.Memory()
+    shelf, call = None, forking.new_call()
+    if workspace is not None:
+        memory = workspace.memory
+    else:
+        shelf = None if checkpoint_steps is not None else backend_module.Memory.shelf(desc, batch_size)
+        memory = (shelf.take() if shelf is not None else None) or backend_module.Memory()
     try:
         memory.renew(call)
         cx = concatenate_states(desc, cx)
@@ -213,8 +219,9 @@ def forward(
         filled.input_shapes = shapes_of(desc, inputs)
         y, hy, cy = backend_module.forward(desc, w, x, hx, cx, filled)
         debugging.note(filled, w)
-        if workspace is None and checkpoint_steps is None and memory.is_small:
-            filled.lease, y = Lease(memory, idle), y.copy()
+        if shelf is not None:
+            filled.lease = Lease(memory, shelf)
+            y = leased(y, filled.lease) if y.nbytes > _COPIED_BYTES else y.copy()
             y.flags.writeable = False  # like a view of the workspace
         return Forward(y, hy, split_states(desc, cy), filled)
     finally:
@@ -299,6 +306,14 @@ def backward(
     >>> gradients.dx.shape, gradients.dw.shape == w.shape
     ((7, 4, 3), True)
     """
+    return gradients_of(desc, w, workspace, dy, dhy, dcy, dw)
+
+
+def gradients_of(
+    desc: RNNDescriptor, w: Array, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Array | None = None,
+    wants_dx: bool = True,
+) -> Backward[Any]:
+    """Run `backward`, which may leave dx empty if it is not wanted and the cell has no side inputs."""
     check_descriptor("backward", desc)
     if not isinstance(workspace, Workspace):
         raise wrong_type("backward", "workspace", "the Workspace of a forward", workspace)
@@ -319,7 +334,9 @@ def backward(
     backend_module, call = backend("backward", "backward", desc, x, workspace.options), forking.new_call()
     try:
         workspace.memory.read("backward", call, workspace.generation)
-        dx, dhx, dcx, dw = backend_module.backward(desc, w, workspace, dy, dhy, concatenate_states(desc, dcy), dw)
+        dx, dhx, dcx, dw = backend_module.backward(
+            desc, w, workspace, dy, dhy, concatenate_states(desc, dcy), dw, wants_dx or bool(desc.inputs_size)
+        )
         if workspace.input_shapes:
             dx, of_inputs = split_gradient(desc, dx, workspace.input_shapes)
             return BackwardWithInputs(dx, dhx, split_states(desc, dcx), dw, of_inputs)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import MutableSequence
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence
@@ -21,10 +18,6 @@ from rnnkit.torch.function import RESTORE, Call, Recurrence, infer
 from rnnkit.torch.layout import ONE_STEP, Layout, concatenate_states, split_states
 from rnnkit.torch.plain import FlatParameters, PreparedSize
 
-_IDLE = 4  # maximum number of idle workspaces per module
-idle: WeakKeyDictionary[nn.Module, MutableSequence[Any]] = WeakKeyDictionary()
-"""Workspaces of each module whose memory can be reused."""
-
 
 def run_plain(module: Any, flat: FlatParameters, size: PreparedSize, tensors: tuple[Any, ...]) -> Any:
     """Run a call with plain tensors x, hx, cx and parameters, which have not moved since `plain.find_flat`."""
@@ -33,10 +26,10 @@ def run_plain(module: Any, flat: FlatParameters, size: PreparedSize, tensors: tu
         results = small.infer(flat, size, *tensors[:3])
     else:
         seed = int(_new_seed()) if draws else None
-        if size.is_small:
+        if size.calls is not None:
             results = small.apply(flat, size, seed, *tensors)
         else:
-            call = Call(flat.desc, size.layout, None, None, seed, _idle_of(module), flat)
+            call = Call(flat.desc, size.layout, None, None, seed, flat)
             results = Recurrence.apply(call, *tensors)
     count = len(size.states)
     if size.layout.order == ONE_STEP:
@@ -233,7 +226,7 @@ def _run(
     desc = module._rnnkit_desc(dropout)
     parameters = _parameters(module, [block.name for block in weight_layout(desc)])
     seed = None if seed is None else int(seed)
-    call = Call(desc, layout, lengths, resets, seed, _idle_of(module), all_states=options.all_states)
+    call = Call(desc, layout, lengths, resets, seed, all_states=options.all_states)
     tensors = *tensors, *parameters
     keeps = desc.draws or options.all_states or _wants_gradient(tensors)
     return (Recurrence.apply if keeps else infer)(call, *tensors)
@@ -257,11 +250,6 @@ def _marks(resets: Any, layout: Layout, batch_first: bool) -> np.ndarray:
     if marks.shape != layout.shape[::order]:
         raise wrong_shape("forward", "resets", layout.shape[::order], ("seq_len", "batch_size")[::order], marks.shape)
     return marks.swapaxes(0, 1) if batch_first else marks
-
-
-def _idle_of(module: nn.Module) -> MutableSequence[Any]:
-    workspaces = idle.get(module)
-    return idle.setdefault(module, deque(maxlen=_IDLE)) if workspaces is None else workspaces
 
 
 def _wants_gradient(tensors: tuple[Any, ...]) -> bool:

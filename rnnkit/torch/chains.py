@@ -5,6 +5,7 @@ Autograd would read and write the whole gradient once more per call, a tenth of 
 
 from __future__ import annotations
 
+from collections import deque
 from operator import is_
 from typing import Any, NamedTuple
 from weakref import ref
@@ -12,7 +13,6 @@ from weakref import ref
 import numpy as np
 import torch
 
-from rnnkit.call.memory import popped
 from rnnkit.descriptor.weights import num_weights
 from rnnkit.network import engine
 from rnnkit.torch.arrays import to_array
@@ -22,6 +22,13 @@ from rnnkit.torch.plain import FlatParameters, PreparedSize
 from rnnkit.torch.threads import threads
 
 _backward_pass = torch._C._current_graph_task_id
+
+
+def _popped(idle: deque[Any]) -> Any:
+    try:
+        return idle.pop()
+    except IndexError:  # another thread may take the last one at any moment
+        return None
 
 
 class ChainParameters(NamedTuple):
@@ -83,7 +90,7 @@ class ChainGradient:
             return self.dw(), None
         shape = size.layout.shape
         if shape not in self._gathered:
-            new = popped(size.gathered) or engine.small_calls().Gathered(flat.desc, shape[1], size.threads)
+            new = _popped(size.gathered) or engine.prepared_calls().Gathered(flat.desc, shape[1], size.threads)
             self._gathered[shape] = size, new
         _, gathered = self._gathered[shape]
         if gathered.is_full:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple, NoReturn
@@ -37,7 +36,6 @@ class Call(NamedTuple):
     lengths: Any
     resets: Any
     seed: int | None
-    idle: MutableSequence[Any]  # workspaces whose memory can be reused
     flat: FlatParameters | None = None  # where the parameters are
     all_states: bool = False  # whether to return the states after each step, too, without a gradient
 
@@ -49,15 +47,14 @@ class Recurrence(torch.autograd.Function):
     def forward(ctx, call: Call, x, hx, cx, *parameters):
         """Run the network and save its workspace."""
         results, kept = forward(call, x, hx, cx, parameters)
-        lease, (_, wants_dx, *wants_states) = lease_of(kept), ctx.needs_input_grad[:4]
-        lease.workspace.wants_dx = wants_dx or bool(call.desc.inputs_size)
+        _, wants_dx, *wants_states = ctx.needs_input_grad[:4]
         states_of_steps = all_states(call, kept) if call.all_states else ()
         ctx.mark_non_differentiable(*states_of_steps)
         # save_for_backward frees tensors after use and detects in-place changes of x and the weights, which backward
         # reads again. Initial states are saved because second derivatives, which raise, would depend on them.
         states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
         ctx.numbers = read_by_backward(call.desc, wants_dx, call.layout.shape[0] > 1 or any(wants_states))
-        aliases = lease.weights.aliases or aliases_of(parameters)
+        aliases = lease_of(kept).weights.aliases or aliases_of(parameters)
         x = input_to_save(call.desc, x, parameters)
         ctx.save_for_backward(x, kept, *states, *(aliases[number] for number in ctx.numbers))
         ctx.call, ctx.has_states, ctx.parameters = call, (hx is not None, cx is not None), parameters
@@ -72,7 +69,8 @@ class Recurrence(torch.autograd.Function):
         if all(one is None for one in cotangents):
             return (None,) * len(ctx.needs_input_grad)
         refuse_transforms("backward", *cotangents)
-        dx, *states, dws = backward(call, kept, x, (ctx.numbers, saved), *cotangents)
+        wants_dx = ctx.needs_input_grad[1]
+        dx, *states, dws = backward(call, kept, x, (ctx.numbers, saved), *cotangents, wants_dx=wants_dx)
         states = [one if given else None for one, given in zip(states, ctx.has_states, strict=True)]
         return None, *once_differentiable((dx, *states, *dws), x, *cotangents, hx, cx, *ctx.parameters)
 
@@ -129,14 +127,15 @@ def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...]
         x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
         arrays = weights.flat, x, *_states(call, hx, cx)
         options = {"lengths": call.lengths, "resets": call.resets, "seed": call.seed, "inputs": inputs}
-        y, hy, cy, workspace = engine.forward(call.desc, *arrays, workspace=_idle_one(call.idle), **options)
-        if workspace.lease is not None:
+        y, hy, cy, workspace = engine.forward(call.desc, *arrays, **options)
+        is_copy = isinstance(y, np.ndarray) and y.flags.owndata
+        if is_copy:
             y.flags.writeable = True  # the y of a small call belongs to the caller
         y, *states = call.layout.results(y, hy, concatenate_states(call.desc, cy))
-        if call.layout.order != ONE_STEP and (workspace.lease is None or not y.flags.c_contiguous):
+        if call.layout.order != ONE_STEP and not (is_copy and y.flags.c_contiguous):
             y = y.copy(order="C")  # backward reads the workspace's y, and the caller may change the result
         results = to_tensor(y), *map(to_tensor, states)
-        return results, _with_lease(workspace, weights, call.idle)
+        return results, _with_lease(Kept(workspace, weights))
 
 
 def all_states(call: Call, kept: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -148,8 +147,8 @@ def all_states(call: Call, kept: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(torch.stack(rows, 1) for rows in states)
 
 
-def backward(call: Call, kept, x, saved, *cotangents) -> tuple[Any, ...]:
-    """Return the gradients of x (None if not needed), hx, cx (None without it), and a list for the parameters.
+def backward(call: Call, kept, x, saved, *cotangents, wants_dx: bool = True) -> tuple[Any, ...]:
+    """Return the gradients of x (None unless wanted), hx, cx (None without it), and a list for the parameters.
 
     `saved` are the last arguments of `WeightsRead.now`, `cotangents` the gradients of the results.
     """
@@ -158,10 +157,10 @@ def backward(call: Call, kept, x, saved, *cotangents) -> tuple[Any, ...]:
         weights, workspace = lease.weights.now(call.desc, *saved), lease.workspace
         dy, dhy, dcy = layout.cotangents(cotangents)
         given = None if dy is None else layout.time_major(to_array(dy)), *_states(call, dhy, dcy)
-        dx, dhx, dcx, dw, *of_inputs = engine.backward(call.desc, weights, workspace, *given)
+        dx, dhx, dcx, dw, *of_inputs = engine.gradients_of(call.desc, weights, workspace, *given, wants_dx=wants_dx)
         if of_inputs:
             dx = np.concatenate([dx, *of_inputs[0].values()], axis=-1)
-        dx = layout.to_tensor_layout(dx) if workspace.wants_dx else None
+        dx = layout.to_tensor_layout(dx) if wants_dx else None
         found = dx, layout.to_tensor_states(dhx), layout.to_tensor_states(concatenate_states(call.desc, dcx))
         return *map(to_tensor, found), views(call.desc, dw)
 
@@ -261,44 +260,18 @@ def _check_parameter(block: Any, one: torch.Tensor, dtype: torch.dtype, device: 
         raise TypeError(message("forward", block.name, expected, actual))
 
 
-class _Lease:
-    """Owner of a workspace; when it is garbage-collected, the memory becomes idle again."""
-
-    def __init__(self, workspace: Any, weights: WeightsRead, idle: MutableSequence[Any]) -> None:
-        self.workspace, self.weights = workspace, weights
-        weakref.finalize(self, _release, workspace, idle).atexit = False
-
-
-def _with_lease(workspace: Any, weights: WeightsRead, idle: MutableSequence[Any]) -> torch.Tensor:
-    """Return an empty tensor that owns the workspace, for autograd to save."""
-    kept = torch.empty(0, device="cpu", dtype=torch.float32)
-    kept.lease = _Lease(workspace, weights, idle) if workspace.lease is None else _Small(workspace, weights)
-    return kept
-
-
-class _Small(NamedTuple):
-    """The workspace of a small call; the engine reuses its memory."""
+class Kept(NamedTuple):
+    """What backward needs: the workspace, whose memory becomes idle with it, and the weights."""
 
     workspace: Any
     weights: WeightsRead
 
 
-def _release(workspace: Any, idle: MutableSequence[Any]) -> None:
-    """Make the memory idle, and drop the references to the caller's inputs.
-
-    Not on a GPU: the memory may still be in use on the stream of this call. CuPy's pool keeps the streams apart.
-    """
-    if isinstance(workspace.x, np.ndarray):
-        workspace.x, workspace.inputs = workspace.x[:0].copy(), {}
-        idle.append(workspace)
-
-
-def _idle_one(idle: MutableSequence[Any]) -> Any:
-    """Pop an idle workspace, or return None; another thread may take the last one first."""
-    try:
-        return idle.pop()
-    except IndexError:
-        return None
+def _with_lease(kept: Kept) -> torch.Tensor:
+    """Return an empty tensor that owns the workspace, for autograd to save."""
+    owner = torch.empty(0, device="cpu", dtype=torch.float32)
+    owner.lease = kept
+    return owner
 
 
 def lease_of(kept: torch.Tensor) -> Any:

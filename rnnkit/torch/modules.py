@@ -116,7 +116,6 @@ class Accelerated(nn.Module):
         return cache.flat
 
     def _apply(self, *arguments: Any, **options: Any) -> Any:
-        calls.idle.pop(self, None)  # workspaces on the old device
         result, cache = super()._apply(*arguments, **options), self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE)
         if cache.flat is not None and plain.still_valid(cache.flat, self._parameters) is None:
             cache.flat = None  # drops the reference to the old memory
@@ -185,7 +184,6 @@ def _may_be_moved(parameter: nn.Parameter) -> bool:
 
 def release(module: nn.Module) -> None:
     """Free what is cached for a module's next call, and all traces of the engine."""
-    calls.idle.pop(module, None)
     for name in ("_rnnkit_cache", "_born_as"):
         vars(module).pop(name, None)
 

@@ -7,21 +7,16 @@ three operators, sequences are time-major and parameters are in the flat buffer'
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import weight_layout
 from rnnkit.torch import function
 from rnnkit.torch.descriptor import ModuleConfig, descriptor
 from rnnkit.torch.function import Call, Layout
-
-_IDLE = 4  # maximum number of idle workspaces per network
 
 _is_compiled, _is_exported = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
 _mode_of, _modes = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey
@@ -85,11 +80,6 @@ class _Recorded(torch.autograd.Function):
         function.refuse_transform("forward")
 
 
-@lru_cache(64)
-def _idle_of(desc: RNNDescriptor) -> deque[Any]:
-    return deque(maxlen=_IDLE)
-
-
 def _call_of(
     network: ModuleConfig, x: Tensor, parameters: Sequence[Tensor], lengths: Any = None, resets: Any = None,
     seed: Any = None,
@@ -97,7 +87,7 @@ def _call_of(
     desc = descriptor(network, parameters[0].dtype)
     lengths, resets = (None if array is None else array.cpu().numpy() for array in (lengths, resets))
     seed = None if seed is None else int(seed)
-    return Call(desc, Layout(tuple(x.shape[:2])), lengths, resets, seed, _idle_of(desc))
+    return Call(desc, Layout(tuple(x.shape[:2])), lengths, resets, seed)
 
 
 def _recurrent(x, hx, cx, parameters, lengths, resets, seed, *network):

@@ -25,8 +25,7 @@ from rnnkit.torch.layout import ONE_STEP, STEPS_FIRST, Layout, concatenate_state
 _is_compiled, _compiler = torch.compiler.is_dynamo_compiling, torch._C._dynamo.eval_frame.get_eval_frame_callback
 _tracing, _num_modes = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
 _transform = torch._C._functorch.peek_interpreter_stack
-_MAX_SIZES, _MAX_BYTES = 256, 1 << 26
-"""Approximate limits per module: prepared sizes, and bytes of their idle calls."""
+_MAX_SIZES = 256  # prepared sizes of a module
 _DTYPES = torch.float32, torch.float64  # supported on the CPU
 _NO_STATES = None, None
 _STRIDED = torch.strided
@@ -64,14 +63,9 @@ class PreparedSize(NamedTuple):
     states: Sequence[torch.Size]  # shapes of the initial states
     cells: torch.Size | None  # shape of the states other than h, concatenated
     threads: int
-    is_small: bool  # whether a training call may be a `small.SmallRecurrence`
-    idle: deque[Any]  # small calls that can be reused
-    inference: Any
+    calls: Any  # `PreparedCalls` of training; None if they run with a workspace
+    inference: Any  # `PreparedInference`
     gathered: deque[Any] | None  # `Gathered` buffers that can be reused; None where gathering does not pay
-
-    def idle_bytes(self) -> int:
-        """Return the number of bytes of idle calls."""
-        return sum(call.nbytes for calls in (self.idle, self.inference.idle) for call in tuple(calls))
 
 
 class ParameterCache:
@@ -191,13 +185,14 @@ def _new_size(flat: FlatParameters, shape: torch.Size, order: int, threads: int)
     seq_len, batch_size = (1, shape[0]) if order == ONE_STEP else shape[:2] if order == STEPS_FIRST else shape[1::-1]
     rows = (batch_size,) if order == ONE_STEP else (desc.num_pseudo_layers, batch_size)
     states = [torch.Size((*rows, size)) for size in (desc.output_size, *(desc.hidden_size for _ in desc.states))]
-    calls, problem = engine.small_calls(), (desc, seq_len, batch_size)
-    prepared = calls.is_small(*problem), deque(), calls.PreparedInference(*problem, threads)
-    gathered = deque() if seq_len == 1 and calls.gathers(desc, batch_size) else None
-    if len(flat.sizes) >= _MAX_SIZES or sum(size.idle_bytes() for size in flat.sizes.values()) > _MAX_BYTES:
+    prepared, problem = engine.prepared_calls(), (desc, seq_len, batch_size)
+    training = prepared.PreparedCalls(*problem, threads) if prepared.is_prepared(*problem) else None
+    gathered = deque() if seq_len == 1 and prepared.gathers(desc, batch_size) else None
+    if len(flat.sizes) >= _MAX_SIZES:
         flat.sizes.clear()
     cells = torch.Size((*rows, desc.states_size)) if desc.has_cell_state else None
-    size = PreparedSize(Layout((seq_len, batch_size), order), states, cells, threads, *prepared, gathered)
+    size = PreparedSize(Layout((seq_len, batch_size), order), states, cells, threads, training,
+                        prepared.PreparedInference(*problem), gathered)
     flat.sizes[shape, order, threads] = size
     return size
 

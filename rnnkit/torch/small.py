@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rnnkit.network import engine
+from rnnkit.call.pool import Lease
 from rnnkit.torch import chains
 from rnnkit.torch.arrays import to_array
 from rnnkit.torch.function import input_to_save, lease_of, once_differentiable, refuse_transforms, views, weights_of
@@ -25,22 +25,22 @@ class SmallRecurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, flat, size, seed, parameters, sums, x, hx, cx, *weights):
-        layout, idle = size.layout, size.idle
-        call = _taken(flat, size)
-        arguments = _read(x, layout.order), _read(hx), _read(cx)
-        if call.is_single_threaded:
-            y, hy, cy = call.forward(flat.weights, *arguments, seed)
+        layout, calls = size.layout, size.calls
+        call = calls.take()
+        arguments = calls.seq_len, flat.weights, _read(x, layout.order), _read(hx), _read(cx), seed
+        if calls.is_single_threaded:
+            y, hy, cy = call.forward(*arguments)
         else:
             with threads():
-                y, hy, cy = call.forward(flat.weights, *arguments, seed)
+                y, hy, cy = call.forward(*arguments)
         results = _copied(layout, y, hy, cy)
-        is_copied, number = call.is_copied, call.number  # read before the call is released
-        if is_copied:
+        copied = (call.capacity, call.generation) if call.is_copied else None  # read before the call is released
+        if copied:
             kept = from_numpy(call.ws_memory.copy())
-            call.give_back(idle)
+            calls.shelf.give_back(call)
         else:
             kept = flat.aliases[0].data  # a tensor that is cheap to make, with its own version counter
-            kept.lease = call.lease(idle)
+            kept.lease = Lease(call, calls.shelf)
         # save_for_backward frees tensors after use and detects in-place changes of x and the weights, which backward
         # reads again. Initial states are saved because second derivatives, which raise, would depend on them.
         hx = hx if hx is not None and hx.requires_grad else None
@@ -48,15 +48,15 @@ class SmallRecurrence(torch.autograd.Function):
         wants_dhx = layout.shape[0] > 1 or hx is not None or cx is not None
         reads = backward_reads(flat, x.requires_grad, wants_dhx)
         ctx.save_for_backward(input_to_save(flat.desc, x, parameters), kept, hx, cx, *reads.aliases)
-        ctx.of = flat, size, is_copied, number, sums, reads, parameters
+        ctx.of = flat, size, copied, sums, reads, parameters
         ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
     def backward(ctx, *cotangents):
-        flat, size, is_copied, number, sums, reads, parameters = ctx.of
+        flat, size, copied, sums, reads, parameters = ctx.of
         x, kept, hx, cx, *saved = ctx.saved_tensors
-        layout, idle = size.layout, size.idle
+        layout, calls = size.layout, size.calls
         dy, dhy, dcy = layout.cotangents(cotangents)
         if dy is dhy is dcy is None:
             return (None,) * len(ctx.needs_input_grad)
@@ -65,22 +65,23 @@ class SmallRecurrence(torch.autograd.Function):
         dhx = np.zeros(size.states[0], w.dtype) if dhy is None else _copy(dhy)
         dcx = 0 if size.cells is None else np.zeros(size.cells, w.dtype) if dcy is None else _copy(dcy)
         arguments = _read(x, layout.order), _read(dy, layout.order), dhx, dcx
-        if is_copied:
-            call = _taken(flat, size)
-            if call.number != number:
+        if copied:
+            capacity, generation = copied
+            call = calls.take(capacity)
+            if call.generation != generation:
                 _write_back(call, kept)
         else:
-            call = lease_of(kept).call
+            call = lease_of(kept).held
         total = None if sums is None else sums.current()
         dw, gathered = (new_gradient(flat), None) if total is None else total.place(flat, size)
         arguments = *arguments, dw, wants_dx, wants_dhx, total is None, gathered
-        if call.is_single_threaded:
-            dx = call.backward(w, *arguments)
+        if calls.is_single_threaded:
+            dx = call.backward(calls.seq_len, w, *arguments)
         else:
             with threads():
-                dx = call.backward(w, *arguments)
-        if is_copied:
-            call.give_back(idle)
+                dx = call.backward(calls.seq_len, w, *arguments)
+        if copied:
+            calls.shelf.give_back(call)
         dx = from_numpy(layout.to_tensor_layout(dx)) if wants_dx else None
         if total is not None:
             dws = (None,)  # already added to the gradient of this pass
@@ -91,14 +92,6 @@ class SmallRecurrence(torch.autograd.Function):
             give_back(flat, dw)
         gradients = dx, from_numpy(dhx) if wants_dhx else None, from_numpy(dcx) if wants_dcx else None, *dws
         return None, None, None, None, None, *once_differentiable(gradients, x, dy, dhy, dcy, hx, cx, *parameters)
-
-
-def _taken(flat: FlatParameters, size: PreparedSize) -> Any:
-    """Pop an idle call of this size, or create one; another thread may take the last one first."""
-    try:
-        return size.idle.pop()
-    except IndexError:
-        return engine.small_calls().SmallCall(flat.desc, *size.layout.shape, size.threads)
 
 
 def _write_back(call: Any, kept: torch.Tensor) -> None:

@@ -1,0 +1,122 @@
+"""How a call runs: one of a few routes, chosen from sizes and the number of threads alone. All thresholds stand here.
+
+Results do not depend on the route. How threads share the work of a route is decided in `scheduler`, whether threads are
+woken for it in `rnnkit_kernels.machine.thread_pool`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from rnnkit.call.steps import Steps
+from rnnkit.call.workspace import workspace_nbytes
+from rnnkit.cpu.layer import layers_of
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.weights import num_weights
+from rnnkit_kernels.machine import thread_pool
+from rnnkit_kernels.machine.in_place import MAX_ROWS_IN_PLACE
+
+CACHED_BYTES = 1 << 20  # recurrent weights, or the states of a step, of this size stay in a core's L2 cache
+
+# Up to this many (words of the weights times rows of all steps) one kernel runs all layers step by step, which saves 60
+# us of Python. On one thread the break-even is 2^26; on two threads, longer calls split better layer by layer.
+_STEPWISE_WORK = 1 << 23
+# The same in multiply-adds for a call through PyTorch with flat weights: above it, on two threads, a call layer by
+# layer takes down to half of the time.
+_STEPWISE_WORK_OF_MODULES = 3_000_000
+# In-place reads of the weights that take as long as packing them once. With 8 reads an inference takes 0.8 to 1.2 of
+# the time with packing if the weights are in the cache, else 0.8 to 0.98. Backward reads weights for MAX_ROWS_IN_PLACE
+# rows at a time, and does not transpose: with 10 reads it takes 0.8 to 0.95, with 40 0.91 to 1.04, with 57 0.94 to 1.08
+# (GRU and tanh, H = 32 to 512, Zen 4).
+_READS, _READS_BACK = 9, 48
+_INPUT_ROWS = 64  # rows whose input a stepwise call multiplies at once
+# Bytes of the workspace of a training call through PyTorch that runs as a `PreparedCall`, without a `Workspace`.
+_PREPARED_BYTES = 1 << 22
+# Largest memory of a `PreparedCall` that is copied for backward, so that the next call can have it. A single-step call
+# is always copied: such calls come in chains, and a copy takes a few percent of the time of the products.
+_COPIED_BYTES = 1 << 16
+# The weight gradients of single-step calls are computed together if the gradient does not stay in the cache between
+# calls, and if they have few sequences: with 8 the arithmetic hides the memory traffic.
+_GATHERED_BYTES, _GATHERED_SEQUENCES = 1 << 18, 6
+
+
+class Route(NamedTuple):
+    """What is prepared differently for batches of different numbers of steps."""
+
+    in_place: bool  # whether forward reads the weights in place, instead of packing them
+    in_place_back: bool  # the same of backward
+    is_short: bool  # whether forward and backward run on one thread
+    is_single_step: bool
+
+
+@lru_cache(1024)
+def route(desc: RNNDescriptor, seq_len: int, batch_size: int) -> Route:
+    """Return the route of a training call."""
+    size = desc, seq_len, batch_size
+    in_place = reads_in_place(*size)
+    is_short = 2 * work_of(*size) <= thread_pool.SINGLE_THREAD_WORK
+    return Route(in_place, reads_in_place(*size, backward=True), is_short and in_place, seq_len == 1)
+
+
+def work_of(desc: RNNDescriptor, seq_len: int, batch_size: int) -> int:
+    """Return the multiply-adds of a forward."""
+    return sum(layer.work for layer in layers_of(desc)) * seq_len * batch_size
+
+
+def reads_in_place(desc: RNNDescriptor, seq_len: int, batch_size: int, backward: bool = False) -> bool:
+    """Return whether forward, or backward, reads the weights in place.
+
+    Forward reads W once for each chunk of input, and R once for each step.
+
+    Projection weights are always packed: an in-place version would add 0.5 s of compile time to every cell.
+    """
+    if desc.projected:
+        return False
+    if backward:
+        at_once = MAX_ROWS_IN_PLACE
+        return -(-seq_len * batch_size // at_once) + seq_len * -(-batch_size // at_once) < _READS_BACK
+    fits = batch_size * desc.hidden_size * desc.np_dtype.itemsize <= CACHED_BYTES  # else h leaves the cache
+    return fits and -(-seq_len // steps_at_once(batch_size)) + seq_len < _READS
+
+
+def steps_at_once(batch_size: int) -> int:
+    """Return the number of steps whose input a stepwise call multiplies at once."""
+    return -(-_INPUT_ROWS // max(batch_size, 1))
+
+
+def is_stepwise(desc: RNNDescriptor, steps: Steps) -> bool:
+    """Return whether an inference runs all layers step by step, in one kernel call."""
+    size = steps.seq_len, steps.batch_size
+    count = steps.seq_len * steps.batch_size
+    is_short = count * num_weights(desc) <= _STEPWISE_WORK or reads_in_place(desc, *size)
+    from_hx = steps.resets is not None and steps.resets.from_hx
+    return desc.num_directions == 1 and count > 0 and is_short and not from_hx
+
+
+def is_stepwise_in_modules(desc: RNNDescriptor, steps: Steps) -> bool:
+    """Return the same of a call through PyTorch, whose weights are flat."""
+    fits = work_of(desc, steps.seq_len, steps.batch_size) <= _STEPWISE_WORK_OF_MODULES
+    return fits and is_stepwise(desc, steps)
+
+
+@lru_cache(256)
+def is_prepared(desc: RNNDescriptor, seq_len: int, batch_size: int) -> bool:
+    """Return whether a training call through PyTorch runs as a `PreparedCall`."""
+    return seq_len * batch_size > 0 and workspace_nbytes(desc, seq_len, batch_size) <= _PREPARED_BYTES
+
+
+def is_copied(seq_len: int, nbytes: int) -> bool:
+    """Return whether the memory of a `PreparedCall` is copied for backward."""
+    return seq_len == 1 or nbytes <= _COPIED_BYTES
+
+
+def gathers(desc: RNNDescriptor, batch_size: int) -> bool:
+    """Return whether to gather the weight gradients of single-step calls with `batch_size` sequences.
+
+    Only with one pseudo-layer: with several, later ones overwrite the gates' gradients of the first ones. Only without
+    vectors, whose gradients are added up step by step.
+    """
+    is_large = num_weights(desc) * desc.np_dtype.itemsize >= _GATHERED_BYTES
+    is_one = desc.num_pseudo_layers == 1 and not desc.cell.declaration.vectors
+    return is_one and is_large and 0 < batch_size <= _GATHERED_SEQUENCES
