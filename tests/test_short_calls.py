@@ -270,7 +270,7 @@ def test_inference_of_a_size_that_comes_again(steps, options, lengths):
     w, x = rnnkit.init_weights(desc, seed=0), rng.standard_normal((steps, 32, 30)).astype("f4")
     hx = rng.standard_normal((desc.num_pseudo_layers, 32, 60)).astype("f4")
     first, *others = (rnnkit.infer(desc, w, x, hx, lengths=lengths) for _ in range(4))
-    assert len(IDLE.shelf(PackedNetwork, desc).idle) == 1
+    assert len(IDLE.shelf(PackedNetwork, desc, False).idle) == 1
     for one in others:
         assert_same_results(one, first, OUTPUTS)
         assert one.y.flags.writeable and not np.shares_memory(one.y, first.y)

@@ -22,7 +22,7 @@ from rnnkit.cpu import checkpoints
 from rnnkit.cpu import infer as inference
 from rnnkit.cpu.infer import PackedNetwork
 from rnnkit.cpu.layer import flat, groups_of, layers_of, prepare_packing
-from rnnkit.cpu.route import route
+from rnnkit.cpu.route import reads_in_place, route
 from rnnkit.cpu.rows import StepRows, rows_of
 from rnnkit.cpu.run import PreparedGroup, final_states, forward_arrays, prepare_clearing, prepare_training, train_groups
 from rnnkit.cpu.scheduler import Scheduler, steps_of_one_call
@@ -94,13 +94,14 @@ def infer(
     result = inference.run_stepwise(desc, w, x, hx, cx, options.steps) if may_be_stepwise else None
     if result is not None:
         return result
-    shelf = IDLE.shelf(PackedNetwork, desc)
+    in_place = reads_in_place(desc, options.steps.seq_len, options.steps.batch_size)
+    shelf = IDLE.shelf(PackedNetwork, desc, in_place)
     network = shelf.take()
     if network is None:
-        network = PackedNetwork(desc, w)
-    else:
+        network = PackedNetwork(desc, w, in_place=in_place)
+    elif not in_place:
         network.repack(w)
-    results = network.infer(x, hx, cx, options)
+    results = network.infer(x, hx, cx, options, flat(w) if in_place else None, may_be_stepwise=False)
     shelf.give_back(network)  # not after an interrupt, which may have left it in any state
     return results
 

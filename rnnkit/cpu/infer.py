@@ -53,16 +53,23 @@ def _stack_of(desc: RNNDescriptor, in_place: bool) -> Stack:
 
 
 class PackedNetwork(Stack):
-    """The packed weights of a network, and the calls that use them; thread-safe.
+    """The packed weights of a network, and the calls that use them; thread-safe. With `in_place` each call reads the
+    flat weights that it is given.
 
     A call of the previous call's size whose outputs are small, at most `KEPT_BYTES` a layer, reuses arrays and prepared
     kernel calls. This saves 25 us of Python for a layer or two, less up to 10 us to copy y (Zen 5).
     """
 
-    def __init__(self, desc: RNNDescriptor, w: np.ndarray, precision: str | None = None) -> None:
-        packed = pack(desc, w, Arena()) if precision is None else pack_reduced(desc, w, precision)
-        super().__init__(desc, layers_of(desc, precision), packed)
-        self._groups, self._columns = groups_of(desc, precision=precision), self._layers[0].columns
+    def __init__(
+        self, desc: RNNDescriptor, w: np.ndarray, precision: str | None = None, in_place: bool = False
+    ) -> None:
+        layers = layers_of(desc, precision, in_place)
+        if in_place:
+            packed = np.empty(int(layers[-1].offsets[-1]), desc.np_dtype)  # sums of biases, which each call computes
+        else:
+            packed = pack(desc, w, Arena()) if precision is None else pack_reduced(desc, w, precision)
+        super().__init__(desc, layers, packed, in_place)
+        self._groups, self._columns = groups_of(desc, False, precision, in_place), layers[0].columns
         self._packing: list[Callable[[np.ndarray], None]] = []
 
     def repack(self, w: np.ndarray) -> None:
@@ -82,14 +89,17 @@ class PackedNetwork(Stack):
         """Bytes of the packed weights and of the memory of calls."""
         return self.weights.nbytes + self._memory.nbytes
 
-    def infer(self, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
-        """Run the network over all steps and return y, hy and cy.
+    def infer(
+        self, x: np.ndarray, hx: Any, cx: Any, options: CallOptions, w: np.ndarray | None = None,
+        may_be_stepwise: bool = True,
+    ) -> tuple[Any, Any, Any]:
+        """Run the network over all steps and return y, hy and cy; w are the flat weights, with `in_place` only.
 
         A call that does not run stepwise buffers the gates of a few steps at a time. Stacked layers of one direction
         also process the sequence a slab of steps at a time, so that the lower layers' outputs stay small, too.
         """
         desc, directions, steps = self._desc, self._desc.num_directions, options.steps
-        if is_stepwise(desc, steps):
+        if may_be_stepwise and is_stepwise(desc, steps):
             return run_steps(self.sequences(*x.shape[:2]), steps, x, hx, cx)
         extra, batch_size = states_shape(0, steps.batch_size, directions, steps.resets is not None)
         shape = steps.seq_len + extra, batch_size, directions * desc.output_size
@@ -112,8 +122,10 @@ class PackedNetwork(Stack):
                 rows = whole if is_kept else segment_of(steps, start, stop, None, *reset_to)
                 out = hidden if is_kept else hidden[start : stop + extra]
                 hy, cy = final_states(desc, steps.batch_size)
-                arrays = forward_arrays(x[start:stop], self._no_w, hx, cx, hy, cy)
-                groups, clearing_next = self._prepare(Scheduler(rows, x.itemsize, threads), packed, out, arena, is_kept)
+                arrays = forward_arrays(x[start:stop], self._no_w if w is None else w, hx, cx, hy, cy)
+                groups, clearing_next = self._prepare(
+                    Scheduler(rows, x.itemsize, threads, self._in_place), packed, out, arena, is_kept
+                )
                 for _, calls in groups:
                     for run in calls:
                         run(arrays)

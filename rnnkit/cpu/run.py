@@ -120,7 +120,7 @@ def prepare_group(runs: Sequence[Run], scheduler: Scheduler, schedule: Schedule,
     """Prepare the kernel calls of a group with these weights, in the order in which they run."""
     steps, group, calls = scheduler.steps, [run.layer for run in runs], []
     layer, zeros = group[0], np.zeros(group[0].sizes.hidden, runs[0].hidden.dtype)
-    ends, in_place = filled([run.ends(steps) for run in runs], layer), schedule.keeps_gates and scheduler.in_place
+    ends, in_place = filled([run.ends(steps) for run in runs], layer), scheduler.in_place
     code_cache = layer.code_cache.setdefault("drawn", {}) if runs[0].draws else layer.code_cache
     for start, stop in scheduler.calls(group, schedule):
         work = sum(run.layer.work for run in runs) * (stop - start) * steps.batch_size

@@ -52,6 +52,7 @@ _PUBLIC = {
     "rnnkit/common/numbers.py": "descriptor cell_numbers training_optimizers",
     "rnnkit/call/options.py": "call_options time_checkpoints checks errors gpu reduced_weights stream_errors resets",
     "rnnkit/call/memory.py": "short_calls exclusive workspace fork_locks",
+    "rnnkit/call/pool.py": "short_calls torch_small_memory torch_autograd",
     "rnnkit/network/networks.py": "network network_objects archive descriptor errors types",
     "rnnkit/descriptor/saved.py": "archive network network_objects language_model_model",
     "rnnkit/network/stream.py": "resets stream stream_errors network_objects exclusive own_cells docs",
@@ -67,10 +68,13 @@ _ENGINE = {
     "rnnkit/cpu/scheduler.py": "digests sharing threads steps plan_calls perf_many_cores time_checkpoints",
     "rnnkit/cpu/infer.py": "short_calls plan_calls digests forward bits exclusive reduced_weights sharing algebra "
     "resets",
-    "rnnkit/cpu/small.py": "small_call torch_small torch_storage",
+    "rnnkit/cpu/prepared.py": "small_call torch_small torch_small_memory torch_storage",
+    "rnnkit/cpu/route.py": "short_calls plan_calls explain torch_cells",
+    "rnnkit/cpu/explanation.py": "explain",
+    "rnnkit/network/explanation.py": "explain",
     "rnnkit/cpu/stack.py": "short_calls plan_calls stream digests bits reduced_weights exclusive sharing",
     "rnnkit/cpu/reduced.py": "reduced_weights perf_reduced",
-    "rnnkit/cpu/rows.py": "resets digests steps time_checkpoints plan_calls workspace exclusive",
+    "rnnkit/cpu/rows.py": "number_of_steps resets digests steps time_checkpoints plan_calls workspace exclusive",
     "rnnkit/cpu/run.py": "noise resets digests time_checkpoints regularized_cells forward bits",
     "rnnkit/cpu": "resets digests workspace plan_calls steps forward backward bits time_checkpoints checkpoint_memory "
     "threads exclusive sharing stream reduced_weights algebra",

@@ -142,7 +142,6 @@ FAULTS = {
         ("autograd does not watch the input",
          "save_for_backward(x, kept", "save_for_backward(x.detach().clone(), kept"),
         ("second derivatives of initial states pass for zeros", "state.requires_grad else", "False else"),
-        ("two threads take one workspace", "    except IndexError:", "    except KeyError:"),
         ("lengths are for training", "*arrays, lengths=call.lengths, ", "*arrays, "),
         ("gradients are views of one storage", "isinstance(flat, np.ndarray)", "False"),
         ("parameters that another thread replaces are freed", "        memory.first = ", "        "),

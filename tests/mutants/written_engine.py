@@ -153,7 +153,7 @@ FAULTS = {
         ("inference runs the code of training", 'layer.code_cache.setdefault("drawn", {}) if runs[0].draws else', ""),
     ],
     "rnnkit/cpu/stack.py": [
-        ("calls work in one place", "popped(scratches) or self._scratch", "[*scratches, None][0] or self._scratch"),
+        ("calls work in one place", "            return scratches.pop()", "            return scratches[-1]"),
     ],
     "rnnkit/cuda/context.py": [
         ("small layers in float16 only", '("float32", "float16")', '("float16",)'),
@@ -194,8 +194,21 @@ FAULTS = {
          "for j in range(values.size - whole):\n        value, known", "for j in range(0):\n        value, known"),
         ("the logarithm forgets the exponent", "fma(n, _LOG2,", "fma(0.0, _LOG2,"),
     ],
+    "rnnkit/call/pool.py": [
+        ("what is overwritten becomes idle", "if self.held.generation == self.generation:", "if True:"),
+        ("a view does not keep the memory in use", "own.__array_interface__, own.lease = interface, lease",
+         "own.__array_interface__, own.lease = interface, None"),
+        ("the limit does not count", "if pool.nbytes > pool.limit:", "if False:"),
+        ("what is used last goes first", "shelf.idle.popleft().nbytes", "shelf.idle.pop().nbytes"),
+    ],
+    "rnnkit/cpu/rows.py": [
+        ("a longer batch is served", "seq_len == capacity or seq_len < capacity <= limit", "True"),
+        ("capacity knows no limit", "min(seq_len + seq_len // _GROWTH, limit)", "seq_len + seq_len // _GROWTH"),
+        ("the reverse direction begins where the first batch did",
+         "np.add(numbers, (seq_len + 1) * size, out=initial)", "pass"),
+    ],
     "rnnkit/call/arena.py": [
-        ("what is laid out goes with a copy", '{"_cache": {}, "_last_key": None, "rows": None}', '{}'),
+        ("what is laid out goes with a copy", '{"_cache": {}, "_last_key": None, "rows": {}}', '{}'),
     ],
     "rnnkit/descriptor/modes.py": [
         ("a parameter keeps Python's type",
