@@ -4,8 +4,8 @@
 def forget():
     """Drop it, and the routes that were chosen by thresholds that a test may have set."""
     from rnnkit.call.pool import IDLE
-    from rnnkit.cpu import infer, route, scheduler
+    from rnnkit.cpu import infer, route
 
     IDLE.clear()
-    for cached in (route.route, route.is_prepared, infer._stepwise_calls, scheduler.steps_of_one_call):
+    for cached in (route.route, route.is_prepared, infer._stepwise_calls, route.steps_of_one_call):
         cached.cache_clear()

@@ -17,7 +17,7 @@ from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 import rnnkit
 from rnnkit.call.forking import new_call
 from rnnkit.call.memory import Memory
-from rnnkit.cpu import infer, route, scheduler
+from rnnkit.cpu import infer, route
 from rnnkit_kernels.machine import thread_pool
 
 pytestmark = pytest.mark.cores(2)
@@ -221,8 +221,8 @@ def test_an_interrupt_is_looked_at_between_the_parts_of_a_long_call(request, mon
     """The workspace is void then, not wrong; the next call works."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    monkeypatch.setattr(scheduler, "_CALL_WORK", 1)
-    monkeypatch.setattr(scheduler, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(route, "_CALL_WORK", 1)
+    monkeypatch.setattr(route, "_CHUNK_BYTES", 1)
     monkeypatch.setattr(route, "_STEPWISE_WORK", 0)
     problem = Problem(mode="gru", seq_len=3000, batch_size=5, dtype="float32")
     result, gradients = train(problem)

@@ -10,7 +10,7 @@ import rnnkit
 from rnnkit.call import memory, steps
 from rnnkit.call.pool import Shelf
 from rnnkit.cells import LayerNormLSTM, VariationalGRU
-from rnnkit.cpu import engine, rows, scheduler
+from rnnkit.cpu import engine, route, rows
 
 NETWORKS = [
     dict(mode="lstm"), dict(mode="gru", bidirectional=True), dict(mode="rnn_tanh", num_layers=3),
@@ -95,7 +95,7 @@ def test_a_longer_batch_makes_room_for_more(preparations):
 
 def test_a_batch_in_several_kernel_calls_is_prepared_for_itself(monkeypatch, preparations):
     """A call of a part of the steps cannot serve a batch of other lengths."""
-    monkeypatch.setattr(scheduler, "LISTED_ROWS", 40)
+    monkeypatch.setattr(route, "LISTED_ROWS", 40)
     net = rnnkit.LSTM(3, 5, bidirectional=True, seed=0)
     for seq_len in (50, 47, 50):
         x = np.random.default_rng(seq_len).standard_normal((seq_len, 2, 3), np.float32)

@@ -18,7 +18,7 @@ from tolerances import assert_same_bits
 import rnnkit
 from rnnkit.call.steps import gradient_chunk
 from rnnkit.cells import SLSTM
-from rnnkit.cpu import scheduler
+from rnnkit.cpu import route
 
 T, N, F, H = 9, 4, 3, 5
 CELLS = {
@@ -154,7 +154,7 @@ STACKS = [{"num_layers": 3}, {"num_layers": 2, "bidirectional": True}, {"num_lay
 def test_all_calls_have_the_same_bits(monkeypatch, cell, options, dtype, initial):
     """infer, plans, checkpoints and gradients that are taken again: long enough for several chunks, segments and
     slabs."""
-    monkeypatch.setattr(scheduler, "_CHUNK_BYTES", 1 << 14)
+    monkeypatch.setattr(route, "_CHUNK_BYTES", 1 << 14)
     desc = network(cell, dtype=dtype, **options)
     seq_len, batch_size = 3 * gradient_chunk(70, desc.np_dtype.itemsize) + 2, 70
     w, inputs, cotangents = drawn(desc, 3, seq_len, batch_size)

@@ -6,7 +6,7 @@ from combinations import nightly
 from tolerances import assert_same_bits
 
 import rnnkit
-from rnnkit.cpu import prepared, route, scheduler
+from rnnkit.cpu import prepared, route
 
 T, N, F, H = 5, 3, 4, 6
 
@@ -24,7 +24,7 @@ def test_only_some_sizes():
 @pytest.mark.parametrize("steps", [1, 90])
 def test_what_is_left_out(monkeypatch, mode, options, steps):
     """All else has the same bits: also where several calls of a kernel go back through the steps."""
-    monkeypatch.setattr(scheduler, "_CALL_WORK", 1)
+    monkeypatch.setattr(route, "_CALL_WORK", 1)
     desc, rng = rnnkit.RNNDescriptor(mode, F, H, **options), np.random.default_rng(0)
     w = rnnkit.init_weights(desc, seed=0)
     x, dy = (rng.standard_normal((steps, 24, size)).astype("f4") for size in (F, H * desc.num_directions))

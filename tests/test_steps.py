@@ -11,10 +11,10 @@ from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
 from rnnkit.call import steps
-from rnnkit.cpu import rows, scheduler
+from rnnkit.cpu import route, rows, scheduler
 from rnnkit.cpu.layer import groups_of
+from rnnkit.cpu.route import steps_of_call
 from rnnkit.cpu.rows import Rows, StepRows, same_length
-from rnnkit.cpu.scheduler import steps_of_call
 from rnnkit_kernels.machine import thread_pool
 
 
@@ -84,9 +84,9 @@ def test_a_part_has_as_many_steps_as_are_listed_and_at_least_one(monkeypatch, ba
 @pytest.fixture
 def many_calls(monkeypatch):
     """Few rows and little work in a call of a kernel."""
-    monkeypatch.setattr(scheduler, "_CALL_WORK", 1)
-    monkeypatch.setattr(scheduler, "_CHUNK_BYTES", 1 << 10)
-    for module in (steps, rows, scheduler):
+    monkeypatch.setattr(route, "_CALL_WORK", 1)
+    monkeypatch.setattr(route, "_CHUNK_BYTES", 1 << 10)
+    for module in (steps, rows, route):
         monkeypatch.setattr(module, "LISTED_ROWS", 1050)
 
 
@@ -142,7 +142,7 @@ def test_a_call_has_little_work_or_one_chunk(mode, size, batch_size, chunk):
     count = steps_of_call(group, batch_size, chunk)
     work = count * batch_size * sum(layer.work for layer in group)
     assert count >= 1
-    assert count <= chunk or (count % chunk == 0 and work <= scheduler._CALL_WORK)
+    assert count <= chunk or (count % chunk == 0 and work <= route._CALL_WORK)
     assert count == 1 or count * batch_size <= steps.LISTED_ROWS
 
 

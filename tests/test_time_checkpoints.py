@@ -19,7 +19,7 @@ import rnnkit
 from rnnkit.call import steps
 from rnnkit.call.arena import Arena
 from rnnkit.call.steps import gradient_chunk, segments
-from rnnkit.cpu import scheduler
+from rnnkit.cpu import route, scheduler
 from rnnkit.cpu.rows import StepRows, segment_of
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.gemm import depth_block
@@ -105,7 +105,7 @@ def test_threads_change_no_bit(monkeypatch, short_chunks, dealt, batch_size, lay
     expected = problem.backward(whole.workspace)
     monkeypatch.setattr(thread_pool, "wanted_size", lambda: threads)
     monkeypatch.setattr(thread_pool, "_WAKE_THRESHOLD", 0)
-    monkeypatch.setattr(scheduler, "_CALL_WORK", 1)
+    monkeypatch.setattr(route, "_CALL_WORK", 1)
     for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("CACHED_BYTES", -1)) if dealt else ():
         monkeypatch.setattr(scheduler, constant, value)
     found = problem.forward(checkpoint_steps=7)

@@ -15,7 +15,7 @@ from rnnkit.cpu.layer import DESCRIPTORS, Layer, contiguous, filled, groups_of, 
 from rnnkit.cpu.route import route
 from rnnkit.cpu.rows import Part, StepRows, rows_of
 from rnnkit.cpu.run import Run, drop, training_runs
-from rnnkit.cpu.scheduler import Scheduler, steps_of_one_call
+from rnnkit.cpu.scheduler import Scheduler
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels import loop_gradient, weight_gradient
 from rnnkit_kernels.machine import thread_pool
@@ -28,10 +28,10 @@ def backward(
 ) -> tuple:
     """Compute dx (empty unless wanted), dhx, dcx and dw, with scratch from the arena. If dw is given, the gradient is
     added to it."""
-    steps = rows_of(workspace.steps, arena, steps_of_one_call(desc, workspace.steps.batch_size))
+    way = route(desc, workspace.steps.seq_len, workspace.steps.batch_size)
+    steps = rows_of(workspace.steps, arena, way.limit)
     is_new = dw is None and not steps.listed and steps.seq_len * steps.batch_size > 0
     dw, threads = np.empty(w.shape, w.dtype) if is_new else dw, thread_pool.wanted_size()
-    way = route(desc, steps.seq_len, steps.batch_size)
     result = begin(desc, w, steps, dhy, dcy, dw, wants_dx)
     make = partial(prepare_backward, desc, workspace.arrays, steps, threads, way.in_place_back, arena)
     key = desc, steps, threads, way.in_place_back, way.is_short

@@ -25,7 +25,7 @@ from rnnkit.cpu.layer import flat, groups_of, layers_of, prepare_packing
 from rnnkit.cpu.route import reads_in_place, route
 from rnnkit.cpu.rows import StepRows, rows_of
 from rnnkit.cpu.run import PreparedGroup, final_states, forward_arrays, prepare_clearing, prepare_training, train_groups
-from rnnkit.cpu.scheduler import Scheduler, steps_of_one_call
+from rnnkit.cpu.scheduler import Scheduler
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels.machine import thread_pool
 
@@ -66,10 +66,9 @@ def forward(
     if workspace.checkpoint_steps is not None:
         return checkpoints.forward(desc, w, x, hx, cx, workspace)
     arena = workspace.memory.arena
-    limit = steps_of_one_call(desc, workspace.steps.batch_size)
-    steps = rows_of(workspace.steps, arena, limit, hx, cx)
+    way = route(desc, workspace.steps.seq_len, workspace.steps.batch_size)
+    steps = rows_of(workspace.steps, arena, way.limit, hx, cx)
     threads = thread_pool.wanted_size()
-    way = route(desc, steps.seq_len, steps.batch_size)
     make = partial(prepare_forward, workspace, steps, threads, way.in_place)
     key = desc, steps, threads, way.in_place, way.is_short
     prepared = arena.cached("forward", key, make) if steps.is_kept else make()

@@ -8,9 +8,9 @@ from math import prod
 from rnnkit.call.steps import states_shape, steps_of
 from rnnkit.call.workspace import workspace_nbytes
 from rnnkit.cpu.layer import groups_of, layers_of
-from rnnkit.cpu.route import is_stepwise, route, steps_at_once
+from rnnkit.cpu.route import is_stepwise, route, slabs_of, steps_at_once
 from rnnkit.cpu.rows import same_length
-from rnnkit.cpu.scheduler import Scheduler, slabs_of, threads_of_step
+from rnnkit.cpu.scheduler import Scheduler, threads_of_step
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels.machine import thread_pool
 

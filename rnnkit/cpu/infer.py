@@ -15,10 +15,10 @@ from rnnkit.call.options import CallOptions
 from rnnkit.call.steps import Steps, states_shape, steps_of
 from rnnkit.cpu.layer import DESCRIPTORS, flat, groups_of, layers_of, pack, prepare_packing
 from rnnkit.cpu.reduced import pack_reduced
-from rnnkit.cpu.route import is_stepwise, reads_in_place
+from rnnkit.cpu.route import is_stepwise, reads_in_place, slabs_of, steps_of_one_call
 from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
 from rnnkit.cpu.run import PreparedGroup, Run, final_states, forward_arrays, prepare_clearing, prepare_group
-from rnnkit.cpu.scheduler import Scheduler, slabs_of, steps_of_one_call
+from rnnkit.cpu.scheduler import Scheduler
 from rnnkit.cpu.stack import PreparedStepwiseCall, Stack, new_array, run_steps
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels.machine import thread_pool

@@ -19,7 +19,6 @@ from rnnkit.cpu.infer import stepwise_calls
 from rnnkit.cpu.route import Route, gathers, is_copied, is_prepared, is_stepwise_in_modules, route, work_of
 from rnnkit.cpu.rows import StepRows, grown, serves
 from rnnkit.cpu.run import train_groups
-from rnnkit.cpu.scheduler import steps_of_one_call
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.operands import BackwardArrays, ForwardArrays
@@ -118,17 +117,17 @@ class PreparedCalls:
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int, threads: int) -> None:
         self._route = route(desc, seq_len, batch_size)
         self.seq_len, self.shelf = seq_len, IDLE.shelf(PreparedCall, desc, batch_size, threads, self._route)
-        self._new, self._limit = (desc, batch_size, threads), steps_of_one_call(desc, batch_size)
+        self._new = desc, batch_size, threads
         self.is_single_threaded = self._route.is_short
 
     def take(self, capacity: int = 0) -> PreparedCall:
         """Return an idle call, or a new one; of this capacity, if it is given."""
         found, seq_len = self.shelf.take(), self.seq_len
-        if found is not None and capacity in (0, found.capacity) and serves(found.capacity, seq_len, self._limit):
+        if found is not None and capacity in (0, found.capacity) and serves(found.capacity, seq_len, self._route.limit):
             return found
         desc, batch_size, threads = self._new
         if not capacity:
-            capacity = seq_len if found is None else grown(seq_len, self._limit)
+            capacity = seq_len if found is None else grown(seq_len, self._route.limit)
         return PreparedCall(desc, capacity, batch_size, threads, self._route)
 
 

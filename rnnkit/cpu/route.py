@@ -6,17 +6,20 @@ woken for it in `rnnkit_kernels.machine.thread_pool`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from rnnkit.call.steps import Steps
+from rnnkit.call.steps import LISTED_ROWS, Steps, gradient_chunk
 from rnnkit.call.workspace import workspace_nbytes
-from rnnkit.cpu.layer import layers_of
+from rnnkit.cpu.layer import Layer, groups_of, is_stack, layers_of
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.in_place import MAX_ROWS_IN_PLACE
 
+_CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): they stay in the threads' L2 until they are used
+_CALL_WORK = 1 << 32  # multiply-adds of a kernel call, about 0.1 s on one thread: how long Ctrl-C waits, or one chunk
 CACHED_BYTES = 1 << 20  # recurrent weights, or the states of a step, of this size stay in a core's L2 cache
 
 # Up to this many (words of the weights times rows of all steps) one kernel runs all layers step by step, which saves 60
@@ -48,6 +51,7 @@ class Route(NamedTuple):
     in_place_back: bool  # the same of backward
     is_short: bool  # whether forward and backward run on one thread
     is_single_step: bool
+    limit: int  # the largest number of steps that one kernel call runs: above it, only batches of one length share it
 
 
 @lru_cache(1024)
@@ -56,7 +60,8 @@ def route(desc: RNNDescriptor, seq_len: int, batch_size: int) -> Route:
     size = desc, seq_len, batch_size
     in_place = reads_in_place(*size)
     is_short = 2 * work_of(*size) <= thread_pool.SINGLE_THREAD_WORK
-    return Route(in_place, reads_in_place(*size, backward=True), is_short and in_place, seq_len == 1)
+    limit = steps_of_one_call(desc, batch_size)
+    return Route(in_place, reads_in_place(*size, backward=True), is_short and in_place, seq_len == 1, limit)
 
 
 def work_of(desc: RNNDescriptor, seq_len: int, batch_size: int) -> int:
@@ -83,6 +88,43 @@ def reads_in_place(desc: RNNDescriptor, seq_len: int, batch_size: int, backward:
 def steps_at_once(batch_size: int) -> int:
     """Return the number of steps whose input a stepwise call multiplies at once."""
     return -(-_INPUT_ROWS // max(batch_size, 1))
+
+
+def chunk_of(group: Sequence[Layer], batch_size: int) -> int:
+    """Return the number of steps of a chunk of gates in forward, for all pseudo-layers that run at once."""
+    columns = group[0].columns * (1 if is_stack(group) else len(group))
+    return max(1, _CHUNK_BYTES // (columns * batch_size * 4))
+
+
+def steps_of_call(group: Sequence[Layer], batch_size: int, chunk: int) -> int:
+    """Return the number of steps of a kernel call: a multiple of chunks, or less if one has too many rows to list."""
+    listed = max(LISTED_ROWS // batch_size, 1)
+    interruptible = _CALL_WORK // (sum(layer.work for layer in group) * batch_size)
+    return min(max(interruptible // chunk, 1) * chunk, listed // chunk * chunk or listed)
+
+
+@lru_cache(1024)
+def steps_of_one_call(desc: RNNDescriptor, batch_size: int) -> int:
+    """Return the number of steps of the longest batch that runs in one kernel call for each group of layers, forward
+    and backward."""
+    rows = max(batch_size, 1)
+    back = gradient_chunk(rows, desc.np_dtype.itemsize)
+    groups = groups_of(desc, desc.dropout > 0)
+    return min(steps_of_call(group, rows, chunk) for group in groups for chunk in (chunk_of(group, rows), back))
+
+
+def slabs_of(layers: Sequence[Layer], steps: Steps) -> Iterator[tuple[int, int]]:
+    """Yield [start, stop) of slabs of steps: in inference all layers run one slab before the next.
+
+    Stacked layers of one direction have short slabs, so that little of the lower layers' outputs is in memory: a slab's
+    outputs take the space of a chunk's gates.
+    """
+    total = max(steps.seq_len, 1)
+    slab = total
+    if len(layers) > 1 and layers[0].direction == layers[1].direction:
+        slab = min(total, layers[0].columns // layers[0].sizes.hidden * chunk_of(layers[:1], max(steps.batch_size, 1)))
+    for start in range(0, total, slab):
+        yield start, min(start + slab, steps.seq_len)
 
 
 def is_stepwise(desc: RNNDescriptor, steps: Steps) -> bool:

@@ -232,16 +232,19 @@ class StepRows(Steps):
 def rows_of(steps: Steps, arena: Arena, limit: int, hx: Any = None, cx: Any = None) -> StepRows:
     """Return the row numbers of the steps; hx and cx are what resets may be to. The object is reused, and overwritten,
     by the next steps of so many sequences in this arena. `limit` is that of `serves`."""
-    seq_len, listed, resets = steps.seq_len, steps.listed, steps.resets is not None
-    if not listed and steps.batch_size > LISTED_ROWS:
-        return same_length(seq_len, steps.batch_size)
-    key = steps.batch_size, listed, resets
-    rows = arena.rows.get(key)
+    seq_len, batch_size, resets = steps.seq_len, steps.batch_size, steps.resets is not None
+    listed = resets or steps.padded
+    rows = arena.rows.get((batch_size, listed, resets))
+    if not listed and rows is not None and rows.seq_len == seq_len:  # as the last batch
+        return rows
+    if not listed and batch_size > LISTED_ROWS:
+        return same_length(seq_len, batch_size)
     if rows is None or not serves(rows.capacity, seq_len, limit):
         capacity = seq_len if rows is None else grown(seq_len, limit)
-        rows = arena.rows[key] = StepRows(capacity, steps.batch_size, padded=listed, resets=resets)
+        rows = StepRows(capacity, batch_size, padded=listed, resets=resets)
+        arena.rows[batch_size, listed, resets] = rows
     if not listed:
-        return rows if rows.seq_len == seq_len else rows.relist_evenly(seq_len)
+        return rows.relist_evenly(seq_len)
     rows.reset_to = (hx, cx) if resets and steps.resets.from_hx else (None, None)
     return rows.relist(seq_len, steps.lengths, steps.resets)
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from rnnkit.call.steps import LISTED_ROWS, Steps, gradient_chunk, row_numbers
-from rnnkit.cpu.layer import Layer, groups_of, is_stack
-from rnnkit.cpu.route import CACHED_BYTES
+from rnnkit.call.steps import gradient_chunk, row_numbers
+from rnnkit.cpu.layer import Layer, is_stack
+from rnnkit.cpu.route import CACHED_BYTES, chunk_of, steps_of_call
 from rnnkit.cpu.rows import StepRows
-from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
 from rnnkit_kernels.operands import Schedule
 
-_CHUNK_BYTES = 1 << 20  # gates of a chunk of steps (float32): they stay in the threads' L2 until they are used
 _MIN_ROWS = 3  # of a thread: below this a step is bound by reading the weights
 # (bytes of the recurrent weights, rows): two threads split the rows if the weights have at most these bytes and the
 # batch has at least these rows. The hidden states then stay in the cache of the core that wrote them. If two threads
@@ -48,7 +46,6 @@ _GRAIN_WORK = 1 << 19  # least multiply-adds of a block in a step, about 5 us on
 # T = 50 0.65 to 0.87 for N = 4 to 9, 0.84 to 1.02 for N = 16 to 64, with T = 12 up to 1.04 (LSTM and GRU, H = 64 and
 # 128, Zen 5 with cores far from each other); for N = 1 to 5 0.7 to 1.0 (Zen 3).
 _PIPELINED = 6, 8, 0.66
-_CALL_WORK = 1 << 32  # multiply-adds of a kernel call, about 0.1 s on one thread: how long Ctrl-C waits, or one chunk
 # Cost in multiply-adds of a thread. _BARRIER: a barrier, for each thread, 60 ns to pass a cache line between two of the
 # eight cores that share an L3 cache; four times as much between other cores (EPYC, Zen 4). _LINE: a cache line of
 # hidden states that another core wrote, with about ten transfers in flight.
@@ -126,26 +123,6 @@ class Scheduler:
         if threads % 2 == 0 and even and cached and steps.capacity >= lags * lag:
             return schedule(sharing(threads // 2), 2, split=True, lag=lag)
         return schedule(sharing(threads))
-
-
-def slabs_of(layers: Sequence[Layer], steps: Steps) -> Iterator[tuple[int, int]]:
-    """Yield [start, stop) of slabs of steps: in inference all layers run one slab before the next.
-
-    Stacked layers of one direction have short slabs, so that little of the lower layers' outputs is in memory: a slab's
-    outputs take the space of a chunk's gates.
-    """
-    total = max(steps.seq_len, 1)
-    slab = total
-    if len(layers) > 1 and layers[0].direction == layers[1].direction:
-        slab = min(total, layers[0].columns // layers[0].sizes.hidden * chunk_of(layers[:1], max(steps.batch_size, 1)))
-    for start in range(0, total, slab):
-        yield start, min(start + slab, steps.seq_len)
-
-
-def chunk_of(group: Sequence[Layer], batch_size: int) -> int:
-    """Return the number of steps of a chunk of gates in forward, for all pseudo-layers that run at once."""
-    columns = group[0].columns * (1 if is_stack(group) else len(group))
-    return max(1, _CHUNK_BYTES // (columns * batch_size * 4))
 
 
 class Sharing(NamedTuple):
@@ -231,23 +208,6 @@ def threads_of_step(batch_size: int, layers: Sequence[Layer], itemsize: int) -> 
     work = sum(layer.input_work + layer.step_work for layer in layers) // len(layers)
     sizes = batch_size, layers[0].recurrent_weights * itemsize, units * itemsize, work, barriers, 0
     return best_sharing(*sizes, max(units, 2), max_teams=1).threads
-
-
-@lru_cache(1024)
-def steps_of_one_call(desc: RNNDescriptor, batch_size: int) -> int:
-    """Return the number of steps of the longest batch that runs in one kernel call for each group of layers, forward
-    and backward."""
-    rows = max(batch_size, 1)
-    back = gradient_chunk(rows, desc.np_dtype.itemsize)
-    groups = groups_of(desc, desc.dropout > 0)
-    return min(steps_of_call(group, rows, chunk) for group in groups for chunk in (chunk_of(group, rows), back))
-
-
-def steps_of_call(group: Sequence[Layer], batch_size: int, chunk: int) -> int:
-    """Return the number of steps of a kernel call: a multiple of chunks, or less if one has too many rows to list."""
-    listed = max(LISTED_ROWS // batch_size, 1)
-    interruptible = _CALL_WORK // (sum(layer.work for layer in group) * batch_size)
-    return min(max(interruptible // chunk, 1) * chunk, listed // chunk * chunk or listed)
 
 
 def rows_for_grain(layer: Layer, itemsize: int) -> float:
