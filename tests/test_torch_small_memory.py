@@ -87,6 +87,21 @@ def test_batches_of_other_lengths_have_the_results_of_first_ones(made, kept, kin
         assert_same(torch.autograd.grad(loss, list(own.parameters())), one[1 + len(states) :])
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_inference_of_other_lengths_in_between(bidirectional):
+    """Modules and NumPy share what is prepared for one network."""
+    own = module("LSTM", bidirectional=bidirectional)
+    net, lengths = rnnkit.LSTM(F, H, bidirectional=bidirectional, seed=0), (40, 9, 40, 9, 12, 40, 1, 9)
+    for block in rnnkit.weight_layout(net.desc):
+        net.views[block.name][...] = getattr(own, block.name).detach().numpy()
+    inputs = {length: drawn(length, N, F) for length in lengths}
+    expected = {length: own(x)[0].detach().clone() for length, x in inputs.items()}
+    with torch.no_grad():
+        for length, other in zip(lengths, lengths[1:] + lengths[:1], strict=True):
+            assert_same([own(inputs[length])[0]], [expected[length]])
+            assert_same([torch.from_numpy(net.infer(inputs[other].numpy()).y)], [expected[other]])
+
+
 def test_the_first_call_of_a_module_is_plain(made, monkeypatch):
     monkeypatch.setattr(calls, "run_sequences", None)
     own = module()

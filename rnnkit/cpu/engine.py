@@ -16,6 +16,7 @@ from rnnkit.call.forking import new_call
 from rnnkit.call.memory import Memory
 from rnnkit.call.options import CallOptions
 from rnnkit.call.pool import IDLE
+from rnnkit.call.steps import Steps
 from rnnkit.call.workspace import Workspace, workspace_layout
 from rnnkit.cpu import backward as backward_module
 from rnnkit.cpu import checkpoints
@@ -85,24 +86,33 @@ def forward(
     return y, hy, cy
 
 
-def infer(
-    desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions,
-    may_be_stepwise: bool = True,
-) -> tuple[Any, Any, Any]:
+def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple:
     """Run the network with these weights once; returns y, hy and cy."""
-    result = inference.run_stepwise(desc, w, x, hx, cx, options.steps) if may_be_stepwise else None
+    result = inference.run_stepwise(desc, w, x, hx, cx, options.steps)
     if result is not None:
         return result
-    in_place = reads_in_place(desc, options.steps.seq_len, options.steps.batch_size)
-    shelf = IDLE.shelf(PackedNetwork, desc, in_place)
-    network = shelf.take()
-    if network is None:
-        network = PackedNetwork(desc, w, in_place=in_place)
-    elif not in_place:
-        network.repack(w)
-    results = network.infer(x, hx, cx, options, flat(w) if in_place else None, may_be_stepwise=False)
-    shelf.give_back(network)  # not after an interrupt, which may have left it in any state
+    flat_network, w = FlatNetwork(desc, options.steps), flat(w)
+    network = flat_network.take(w)
+    results = network.infer(x, hx, cx, options, w, may_be_stepwise=False)
+    flat_network.shelf.give_back(network)  # not after an interrupt, which may have left it in any state
     return results
+
+
+class FlatNetwork:
+    """The packed networks of calls by layer, to which each call gives flat weights."""
+
+    def __init__(self, desc: RNNDescriptor, steps: Steps) -> None:
+        self._desc, self._in_place = desc, reads_in_place(desc, steps.seq_len, steps.batch_size)
+        self.shelf = IDLE.shelf(PackedNetwork, desc, self._in_place)
+
+    def take(self, w: np.ndarray) -> PackedNetwork:
+        """Return an idle network with these weights, flat, or a new one."""
+        network = self.shelf.take()
+        if network is None:
+            return PackedNetwork(self._desc, w, in_place=self._in_place)
+        if not self._in_place:
+            network.repack(w)
+        return network
 
 
 def backward(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,15 +12,16 @@ from rnnkit.call.arena import KEPT_BYTES, Arena
 from rnnkit.call.forking import new_call
 from rnnkit.call.options import CallOptions
 from rnnkit.call.steps import Steps, states_shape, steps_of
-from rnnkit.cpu.layer import DESCRIPTORS, flat, groups_of, layers_of, pack, prepare_packing
+from rnnkit.cpu.layer import DESCRIPTORS, contiguous, flat, groups_of, layers_of, pack, prepare_packing
 from rnnkit.cpu.reduced import pack_reduced
 from rnnkit.cpu.route import is_stepwise, reads_in_place, slabs_of, steps_of_one_call
-from rnnkit.cpu.rows import LIST_BYTES, rows_of, segment_of
+from rnnkit.cpu.rows import LIST_BYTES, StepRows, rows_of, segment_of
 from rnnkit.cpu.run import PreparedGroup, Run, final_states, forward_arrays, prepare_clearing, prepare_group
 from rnnkit.cpu.scheduler import Scheduler
 from rnnkit.cpu.stack import PreparedStepwiseCall, Stack, new_array, run_steps
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels.machine import thread_pool
+from rnnkit_kernels.operands import ForwardArrays
 
 _OUTPUTS = 3  # layer outputs in memory at once: the input of a group of two layers, and their outputs
 
@@ -52,6 +52,26 @@ def _stack_of(desc: RNNDescriptor, in_place: bool) -> Stack:
     return Stack(desc, layers_of(desc, None, in_place), None, in_place)
 
 
+def keeps(desc: RNNDescriptor, steps: Steps) -> bool:
+    """Return whether calls by layer of this size keep arrays and prepared kernel calls for the next one."""
+    count, width = steps.seq_len * steps.batch_size, desc.num_directions * desc.output_size
+    nbytes = count * (width * desc.np_dtype.itemsize + (LIST_BYTES if steps.listed else 0))
+    return nbytes <= KEPT_BYTES and len([*slabs_of(layers_of(desc), steps)]) == 1
+
+
+class Kept(NamedTuple):
+    """What is prepared for calls of one kind."""
+
+    hidden: np.ndarray  # of the last layer, an array of `states_shape`
+    calls: list[Callable[[ForwardArrays], None]]
+    states: tuple[int, ...]  # shape of hy
+    cells: tuple[int, ...] | None  # shape of cy
+
+
+def _without_arrays(clear: Callable[[], None], arrays: ForwardArrays) -> None:
+    clear()
+
+
 class PackedNetwork(Stack):
     """The packed weights of a network, and the calls that use them; thread-safe. With `in_place` each call reads the
     flat weights that it is given.
@@ -71,6 +91,7 @@ class PackedNetwork(Stack):
         super().__init__(desc, layers, packed, in_place)
         self._groups, self._columns = groups_of(desc, False, precision, in_place), layers[0].columns
         self._packing: list[Callable[[np.ndarray], None]] = []
+        self._last: tuple[Steps, int, StepRows, Kept] | None = None  # of `run_exclusively`
 
     def repack(self, w: np.ndarray) -> None:
         """Pack new weights, float32 or float64, into the same memory. No call may be running.
@@ -98,63 +119,88 @@ class PackedNetwork(Stack):
         A call that does not run stepwise buffers the gates of a few steps at a time. Stacked layers of one direction
         also process the sequence a slab of steps at a time, so that the lower layers' outputs stay small, too.
         """
-        desc, directions, steps = self._desc, self._desc.num_directions, options.steps
+        desc, steps, call = self._desc, options.steps, new_call()
         if may_be_stepwise and is_stepwise(desc, steps):
             return run_steps(self.sequences(*x.shape[:2]), steps, x, hx, cx)
-        extra, batch_size = states_shape(0, steps.batch_size, directions, steps.resets is not None)
-        shape = steps.seq_len + extra, batch_size, directions * desc.output_size
-        count, threads = steps.seq_len * steps.batch_size, thread_pool.wanted_size()
-        slabs = [*slabs_of(self._layers, steps)]
-        nbytes, call = math.prod(shape) * x.itemsize + (LIST_BYTES * count if steps.listed else 0), new_call()
-        reset_to = hx, cx
+        w, self._last = self._no_w if w is None else w, None  # its rows may become those of another number of steps
         try:
             arena = self._memory.borrow(call)
-            packed = self.with_scratch(count, threads, arena.take)
-            limit = steps_of_one_call(desc, batch_size)
-            whole = rows_of(steps, arena, limit, *reset_to) if len(slabs) == 1 and nbytes <= KEPT_BYTES else None
-            is_kept = whole is not None and arena.is_repeat(whole)
-            if is_kept:
-                hidden = arena.take("y", (whole.capacity + extra, *shape[1:]), x.dtype)
-            else:
-                hidden = np.empty(shape, x.dtype)
-            clearing: list[Callable[[], None]] = []
-            for start, stop in slabs:
-                rows = whole if is_kept else segment_of(steps, start, stop, None, *reset_to)
-                out = hidden if is_kept else hidden[start : stop + extra]
-                hy, cy = final_states(desc, steps.batch_size)
-                arrays = forward_arrays(x[start:stop], self._no_w if w is None else w, hx, cx, hy, cy)
-                groups, clearing_next = self._prepare(
-                    Scheduler(rows, x.itemsize, threads, self._in_place), packed, out, arena, is_kept
-                )
-                for _, calls in groups:
-                    for run in calls:
-                        run(arrays)
-                    del calls, run  # free their arrays before the next group allocates
-                hx, cx = hy, cy
-                for clear in clearing:  # of the previous slab, whose last step held this slab's initial states
-                    clear()
-                clearing = clearing_next
-            for clear in clearing:
-                clear()
-            if whole is not None:
-                whole.reset_to = None, None  # do not keep the caller's hx and cx
-            y = steps.after(hidden)
-            return y.copy() if is_kept else y, hx, cx
+            if keeps(desc, steps):
+                limit = steps_of_one_call(desc, steps.batch_size)
+                rows = rows_of(steps, arena, limit, hx, cx)
+                if arena.is_repeat(rows):
+                    hx, cx = (None if one is None else contiguous(one) for one in (hx, cx))
+                    kept = self._kept_of(arena, rows, thread_pool.wanted_size())
+                    return self._run_kept(rows, kept, contiguous(x), hx, cx, w)
+                rows.reset_to = None, None  # do not keep the caller's hx and cx
+            return self._run_slabs(arena, steps, x, hx, cx, w)
         finally:
             self._memory.borrowers.discard(call)
 
-    def _prepare(
-        self, scheduler: Scheduler, packed: Any, out: np.ndarray, arena: Arena, is_kept: bool
-    ) -> tuple[Iterable[PreparedGroup], list[Callable[[], None]]]:
-        """Return the prepared groups of layers, and the calls that clear the padding: cached for the next call of this
-        size, or generated one group at a time."""
+    def run_exclusively(
+        self, steps: Steps, x: np.ndarray | int, hx: np.ndarray | int | None, cx: np.ndarray | int | None,
+        w: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray, Any]:
+        """Like `infer` by layer, of a size that `keeps` arrays, where no other call can use this object. Arrays are
+        C-contiguous, or their addresses."""
+        last, threads = self._last, thread_pool.wanted_size()
+        if last is None or last[0] is not steps or last[1] != threads:  # else as the call before
+            arena = self._memory.arena
+            rows = rows_of(steps, arena, steps_of_one_call(self._desc, steps.batch_size))
+            last = self._last = steps, threads, rows, self._kept_of(arena, rows, threads)
+        return self._run_kept(last[2], last[3], x, hx, cx, self._no_w if w is None else w)
 
-        def make() -> tuple[Iterable[PreparedGroup], list[Callable[[], None]]]:
-            clearing = prepare_clearing([out], scheduler.steps, of_states=True)
-            groups = self._prepare_groups(scheduler, packed, out, arena.take, arena.take if is_kept else new_array)
-            return list(groups) if is_kept else groups, clearing
+    def _kept_of(self, arena: Arena, rows: StepRows, threads: int) -> Kept:
+        return arena.cached("infer", (rows, threads), partial(self._kept, arena, rows, threads))
 
-        return arena.cached("infer", (scheduler.steps, scheduler.threads), make) if is_kept else make()
+    def _run_kept(self, rows: StepRows, kept: Kept, x: Any, hx: Any, cx: Any, w: np.ndarray) -> tuple[Any, Any, Any]:
+        """Run a call in arrays and by kernel calls that are kept. y is a copy."""
+        hy = np.empty(kept.states, self._dtype)
+        cy = None if kept.cells is None else np.empty(kept.cells, self._dtype)
+        arrays = ForwardArrays(x, w, 0 if hx is None else hx, 0 if cx is None else cx, hy, 0 if cy is None else cy)
+        for call in kept.calls:
+            call(arrays)
+        rows.reset_to = None, None
+        return rows.after(kept.hidden).copy(), hy, cy
+
+    def _kept(self, arena: Arena, rows: StepRows, threads: int) -> Kept:
+        desc = self._desc
+        shape = states_shape(rows.capacity, rows.batch_size, desc.num_directions, rows.with_resets)
+        hidden = arena.take("y", (*shape, desc.num_directions * desc.output_size), self._dtype)
+        packed = self.with_scratch(rows.capacity * rows.batch_size, threads, arena.take)
+        scheduler = Scheduler(rows, self._dtype.itemsize, threads, self._in_place)
+        groups = self._prepare_groups(scheduler, packed, hidden, arena.take, arena.take)
+        calls = [call for _, calls in groups for call in calls]
+        clearing = prepare_clearing([hidden], rows, of_states=True)
+        states = desc.num_pseudo_layers, rows.batch_size, desc.output_size
+        cells = (*states[:2], desc.states_size) if desc.has_cell_state else None
+        return Kept(hidden, [*calls, *(partial(_without_arrays, clear) for clear in clearing)], states, cells)
+
+    def _run_slabs(
+        self, arena: Arena, steps: Steps, x: np.ndarray, hx: Any, cx: Any, w: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, Any]:
+        """Run a call in new arrays, a slab of steps after the other."""
+        desc, threads, reset_to = self._desc, thread_pool.wanted_size(), (hx, cx)
+        extra, batch_size = states_shape(0, steps.batch_size, desc.num_directions, steps.resets is not None)
+        hidden = np.empty((steps.seq_len + extra, batch_size, desc.num_directions * desc.output_size), x.dtype)
+        packed = self.with_scratch(steps.seq_len * batch_size, threads, arena.take)
+        clearing: list[Callable[[], None]] = []
+        for start, stop in slabs_of(self._layers, steps):
+            rows, out = segment_of(steps, start, stop, None, *reset_to), hidden[start : stop + extra]
+            hy, cy = final_states(desc, batch_size)
+            arrays = forward_arrays(x[start:stop], w, hx, cx, hy, cy)
+            scheduler = Scheduler(rows, x.itemsize, threads, self._in_place)
+            for _, calls in self._prepare_groups(scheduler, packed, out, arena.take, new_array):
+                for run in calls:
+                    run(arrays)
+                del calls, run  # free their arrays before the next group allocates
+            hx, cx = hy, cy
+            for clear in clearing:  # of the previous slab, whose last step held this slab's initial states
+                clear()
+            clearing = prepare_clearing([out], rows, of_states=True)
+        for clear in clearing:
+            clear()
+        return steps.after(hidden), hx, cx
 
     def _prepare_groups(
         self, scheduler: Scheduler, packed: Any, out: np.ndarray, take: Callable[..., np.ndarray],

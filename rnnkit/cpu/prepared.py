@@ -13,9 +13,9 @@ from rnnkit.call.options import options_of
 from rnnkit.call.pool import IDLE
 from rnnkit.call.workspace import Workspace, workspace_layout
 from rnnkit.cpu.backward import PreparedBackward, prepare_backward
-from rnnkit.cpu.engine import infer, prepare_forward
+from rnnkit.cpu.engine import FlatNetwork, prepare_forward
 from rnnkit.cpu.gathered import Gathered
-from rnnkit.cpu.infer import stepwise_calls
+from rnnkit.cpu.infer import keeps, stepwise_calls
 from rnnkit.cpu.route import Route, gathers, is_copied, is_prepared, is_stepwise_in_modules, route, work_of
 from rnnkit.cpu.rows import StepRows, grown, serves
 from rnnkit.cpu.run import train_groups
@@ -132,14 +132,22 @@ class PreparedCalls:
 
 
 class PreparedInference:
-    """The inference of one size, prepared for this number of threads; thread-safe. It does not check arguments."""
+    """The inference of one size, prepared; thread-safe. It does not check arguments.
+
+    Attributes
+    ----------
+    takes_addresses : bool
+        Whether arrays may be given by address.
+    """
 
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int) -> None:
         self._desc, self._options = desc.evaluating, options_of("infer", desc.evaluating, seq_len, batch_size)
         steps = self._options.steps
         is_stepwise = is_stepwise_in_modules(self._desc, steps)
         self._stepwise = stepwise_calls(self._desc, steps) if is_stepwise else None
-        self.takes_addresses = is_stepwise
+        self._network = FlatNetwork(self._desc, steps)
+        self._keeps = seq_len * batch_size > 0 and keeps(self._desc, steps)
+        self.takes_addresses = is_stepwise or self._keeps
         self.is_single_threaded = is_stepwise and work_of(desc, seq_len, batch_size) <= thread_pool.SINGLE_THREAD_WORK
 
     def run(self, w: np.ndarray, x: Any, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
@@ -147,4 +155,10 @@ class PreparedInference:
         may be None."""
         if self._stepwise is not None:
             return self._stepwise.run_dense(x, hx, cx, w)
-        return infer(self._desc, w, x, hx, cx, self._options, may_be_stepwise=False)
+        network = self._network.take(w)
+        if self._keeps:
+            results = network.run_exclusively(self._options.steps, x, hx, cx, w)
+        else:
+            results = network.infer(x, hx, cx, self._options, w, may_be_stepwise=False)
+        self._network.shelf.give_back(network)
+        return results
