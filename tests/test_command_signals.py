@@ -10,8 +10,7 @@ import pytest
 from language_models import small_model
 from messages import one_line_says
 
-from rnnkit.compression import container
-from rnnkit.language_model import command_line, compressor
+from rnnkit.language_model import command_line, compressor, container
 
 TEXT = b"the quick brown fox jumps over the lazy dog, again and again\n" * 30
 ENDS = [("SIGINT", 130, b"rnnkit: interrupted\n"), ("SIGTERM", 143, b""), ("SIGHUP", 129, b"")]

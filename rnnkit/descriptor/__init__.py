@@ -1,5 +1,6 @@
 """Network descriptors, the layout of weights and states, and files."""
 
+from rnnkit.common import archive
 from rnnkit.descriptor.descriptor import RNNDescriptor
 
-__all__ = ["RNNDescriptor"]
+__all__ = ["RNNDescriptor", "archive"]

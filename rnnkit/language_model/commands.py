@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from rnnkit import warmup
-from rnnkit.descriptor import archive
+from rnnkit.common import archive
 from rnnkit.descriptor.descriptor import HOST_DTYPES, MODES
 from rnnkit.language_model import corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel

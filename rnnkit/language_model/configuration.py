@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable
 from typing import Any
 
-from rnnkit.descriptor import archive
+from rnnkit.common import archive
 from rnnkit.language_model.console import CommandError, Parser
 from rnnkit.language_model.every import Every
 from rnnkit.language_model.settings import BUDGETS, file_name

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from rnnkit.descriptor import archive
+from rnnkit.common import archive
 from rnnkit.language_model import checkpoint, corpus
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.checkpoint import Record, Saver

@@ -13,7 +13,7 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import Any, NamedTuple, TextIO
 
-from rnnkit.descriptor import archive
+from rnnkit.common import archive
 from rnnkit.errors import message
 from rnnkit.language_model.console import CommandError, progress_bar
 from rnnkit.language_model.training import Run, Step

@@ -8,13 +8,14 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, get_args
 
-from rnnkit import cells
-from rnnkit.descriptor.descriptor import MODES, RNNDescriptor
+from rnnkit import RNNDescriptor, cells
 from rnnkit.errors import message
+from rnnkit.types import Mode
 
 _CELLS = {"lstm": ("RegularizedLSTM", "LayerNormLSTM"), "gru": ("RegularizedGRU", "LayerNormGRU")}
+MODES: tuple[str, ...] = get_args(Mode)
 BUDGETS = ("steps", "minutes", "epochs")  # a run has one of these
 NETWORK = "network (with --init-from, the one of the model)"  # titles of groups of options
 BUDGET = "length of the training (one of these)"
@@ -63,7 +64,7 @@ _NOISE = "in training (LSTM and GRU)"
 class Settings:
     """The settings that, with the text and the number of ranks, determine the trained weights."""
 
-    mode: str = option("lstm", NETWORK, "kind of cell", str, choices=tuple(MODES))
+    mode: str = option("lstm", NETWORK, "kind of cell", str, choices=MODES)
     layers: int = option(1, NETWORK, "layers", number(int, 1))
     hidden: int = option(256, NETWORK, "units in a layer", number(int, 1))
     embedding: int = option(64, NETWORK, "size of the embedding of a byte", number(int, 1))

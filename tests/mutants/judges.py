@@ -12,9 +12,10 @@ _ADAPTER = {
     "rnnkit/interop/safetensors.py": "interop_safetensors interop_networks docstrings",
     "rnnkit/interop": "interop_onnx onnx_cells onnx_files onnx_written onnx_node_tests interop_networks interop_keras "
     "interop_jax interop_torch interop_flux interop_mxnet interop_refusals docstrings docs",
-    "rnnkit/compression/container.py": "compress compress_limits compress_command",
     "rnnkit/compression": "range_coder compress docstrings docs",
     "rnnkit/language_model/coding.py": "compress",
+    "rnnkit/language_model/container.py": "compress compress_limits compress_command",
+    "rnnkit/language_model/files.py": "language_model_model train_run train_record",
     "rnnkit/language_model/compressor.py": "compress_limits compress compress_command",
     "rnnkit/language_model/compress_command.py": "compress_command",
     "rnnkit/language_model/console.py": "command_signals main train_command",
@@ -25,13 +26,11 @@ _ADAPTER = {
     "rnnkit/sklearn": "sklearn_pooling sklearn_refusals sklearn_learning sklearn_estimators docs",
     "rnnkit/torch": "torch_operator torch_resets torch_cells torch_small torch_classes torch_plain torch_modules "
     "torch_parameters torch_chains torch_storage torch_autograd torch_acceleration torch torch_gpu docs",
-    "rnnkit/training/embedding.py": "checked_calls language_model_model",
-    "rnnkit/training/packed_readout.py": "checked_calls compress",
     "rnnkit/training": "training_clipping training_losses training_optimizers training_padding training_readout "
     "training_docstrings training_kernels training_gpu docs",
 }
 _PUBLIC = {
-    "rnnkit/descriptor/archive.py": "archive archive_names network network_objects main",
+    "rnnkit/common/archive.py": "archive archive_names network network_objects main",
     "rnnkit/common/extras.py": "extras archive",
     "rnnkit/common/startup.py": "command_signals",
     "rnnkit/network/changing.py": "checked_calls compress",
