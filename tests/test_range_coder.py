@@ -170,7 +170,7 @@ def test_symbols_of_classes_come_back_by_scores(alphabet, dtype):
     weights = (np.exp(scores.astype(float) - scores.max(axis=1, keepdims=True)) * 2**22).astype(int)
     weights[:, -1] //= max(6 - alphabet, 1)
     of_symbols = weights[:, class_of]
-    table = 1 + (of_symbols * ((TOTAL - 6) / (1 + of_symbols.sum(axis=1, keepdims=True)))).astype(np.int32)
+    table = np.ascontiguousarray(1 + (of_symbols * ((TOTAL - 6) / (1 + of_symbols.sum(axis=1, keepdims=True)))).astype(np.int32))
     encoder, by_table = RangeEncoder(class_of), RangeEncoder()
     encoder.encode_scores(symbols[:90], scores[:90])
     encoder.encode_scores(symbols[90:], scores[90:])
