@@ -11,10 +11,10 @@ from messages import says
 from rnnkit import GRU, RNNDescriptor, load
 from rnnkit.language_model import files
 from rnnkit.language_model.checkpoint import load as load_run
-from rnnkit.language_model.command_line import add_train_options
 from rnnkit.language_model.configuration import parsed
 from rnnkit.language_model.corpus import read_files
 from rnnkit.language_model.model import TextModel
+from rnnkit.language_model.options import add_train_options
 from rnnkit.language_model.report import read_log
 
 

@@ -169,8 +169,9 @@ def test_symbols_of_classes_come_back_by_scores(alphabet, dtype):
     symbols = rng.integers(0, 6, 200)
     weights = (np.exp(scores.astype(float) - scores.max(axis=1, keepdims=True)) * 2**22).astype(int)
     weights[:, -1] //= max(6 - alphabet, 1)
-    of_symbols = weights[:, class_of]
-    table = np.ascontiguousarray(1 + (of_symbols * ((TOTAL - 6) / (1 + of_symbols.sum(axis=1, keepdims=True)))).astype(np.int32))
+    of_symbols = np.take(weights, class_of, axis=1)
+    factors = (TOTAL - 6) / (1 + of_symbols.sum(axis=1, keepdims=True))
+    table = 1 + (of_symbols * factors).astype(np.int32)
     encoder, by_table = RangeEncoder(class_of), RangeEncoder()
     encoder.encode_scores(symbols[:90], scores[:90])
     encoder.encode_scores(symbols[90:], scores[90:])

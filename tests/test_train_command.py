@@ -12,7 +12,8 @@ from messages import one_line_says
 from training_runs import SMALL, assert_refused, command, cut_off, rows_of, text_in, trainer
 
 from rnnkit.cells import LayerNormGRU, RegularizedLSTM
-from rnnkit.language_model import checkpoint, command_line, configuration, console, sampling
+from rnnkit.commands import command_line
+from rnnkit.language_model import checkpoint, configuration, console, options, sampling
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.settings import Settings
 
@@ -307,7 +308,7 @@ def test_layer_norm_and_noise(train, tmp_path):
     assert_refused(refused, "train: --layer-norm", False, "--init-from", True)
     (tmp_path / "norm.toml").write_text("layer-norm = true\nmode = 'gru'\nzoneout = 0.2\n")
     args = command_line.build_parser().parse_args(["train", "--config", "norm.toml"])
-    given = configuration.parsed(command_line.add_train_options, args)
+    given = configuration.parsed(options.add_train_options, args)
     chosen = {name: given[name] for name in ("layer_norm", "mode", "zoneout")}
     assert Settings.of(chosen).cell == LayerNormGRU(zoneout=0.2)
     refused = train("--mode", "rnn_tanh", "--zoneout", "0.1", *end, "--out", "no.npz")

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 from rnnkit import RNNDescriptor
 from rnnkit.common import archive
+from rnnkit.common.console import file_name, number
 from rnnkit.language_model import files
 from rnnkit.language_model.every import interval
 from rnnkit.language_model.model import State, TextModel, read_model
-from rnnkit.language_model.settings import Settings, file_name, fits, number
+from rnnkit.language_model.settings import Settings, fits
 from rnnkit.language_model.training import Run, optimizer_of
 from rnnkit.training import Adam
 

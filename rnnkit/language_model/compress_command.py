@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from rnnkit.common import archive
+from rnnkit.common.console import CommandError, progress_bar
 from rnnkit.language_model import compressor
 from rnnkit.language_model import model as textmodel
-from rnnkit.language_model.console import CommandError, check_distinct_files, progress_bar
+from rnnkit.language_model.console import check_distinct_files
 from rnnkit.language_model.container import Damage
 
 SUFFIX = ".rnk"

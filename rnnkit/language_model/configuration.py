@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rnnkit.common import archive
-from rnnkit.language_model.console import CommandError, Parser
+from rnnkit.common.console import CommandError, Parser, file_name
 from rnnkit.language_model.every import Every
-from rnnkit.language_model.settings import BUDGETS, file_name
+from rnnkit.language_model.settings import BUDGETS
 
 KINDS: dict[Any, tuple[str, set[type]]] = {  # parser of an option -> description and types of its value in a file
     None: ("true or false", {bool}),

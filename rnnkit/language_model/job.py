@@ -12,20 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from rnnkit.common import archive
+from rnnkit.common.console import USER_ERRORS, CommandError, Parser, error_text, optional_import
 from rnnkit.language_model import checkpoint, corpus
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.checkpoint import Record, Saver
 from rnnkit.language_model.configuration import parsed
-from rnnkit.language_model.console import (
-    USER_ERRORS,
-    CollectiveError,
-    CommandError,
-    Named,
-    Parser,
-    check_distinct_files,
-    error_text,
-    optional_import,
-)
+from rnnkit.language_model.console import CollectiveError, Named, check_distinct_files
 from rnnkit.language_model.every import Every
 from rnnkit.language_model.report import Log, LogState
 from rnnkit.language_model.settings import Settings

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any, get_args
 
 from rnnkit import RNNDescriptor, cells
+from rnnkit.common.console import number
 from rnnkit.errors import message
 from rnnkit.types import Mode
 
@@ -25,29 +24,6 @@ TRAINING = "training"
 def option(default: Any, group: str, text: str, parse: Callable[[str], Any], **more: Any) -> Any:
     """Declare a setting with its metadata for the command line."""
     return field(default=default, metadata={"group": group, "help": text, "type": parse, **more})
-
-
-def file_name(text: str) -> str:
-    """Parse a file name."""
-    if not text or "\0" in text:
-        raise argparse.ArgumentTypeError(f"must name a file, got {text!r}")
-    return text
-
-
-def number(kind: type, low: float, high: float = math.inf, above: bool = False) -> Callable[[str], float]:
-    """Return a parser of a finite number, or an int, from `low` (or above it) to `high`."""
-    bounds = f"{'above' if above else 'at least'} {low}" + (f" and at most {high}" if math.isfinite(high) else "")
-
-    def parse(text: str) -> float:
-        value = kind(text)
-        if not low <= value <= high or value == math.inf or (above and value == low):  # refuses NaN too
-            raise argparse.ArgumentTypeError(f"must be {bounds}, got {text}")
-        if value > sys.maxsize and kind is int:
-            raise argparse.ArgumentTypeError(f"must be at most {sys.maxsize}, got {text}")
-        return value
-
-    parse.__name__ = kind.__name__  # argparse says "invalid int value" by it
-    return parse
 
 
 def flag(text: str) -> bool:

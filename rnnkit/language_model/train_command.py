@@ -15,17 +15,9 @@ from typing import Any
 import numpy as np
 
 from rnnkit import distributed
+from rnnkit.common.console import USER_ERRORS, CommandError, Interrupted, Parser, error_text
 from rnnkit.language_model import sampling, scoring
-from rnnkit.language_model.console import (
-    USER_ERRORS,
-    CollectiveError,
-    CommandError,
-    Interrupted,
-    Parser,
-    Signals,
-    deferred_signals,
-    error_text,
-)
+from rnnkit.language_model.console import CollectiveError, Signals, deferred_signals
 from rnnkit.language_model.job import Job, compare, prepared
 from rnnkit.language_model.report import Progress
 from rnnkit.language_model.training import Run
