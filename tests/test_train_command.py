@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import time
+from dataclasses import fields
 from itertools import islice
 
 import numpy as np
@@ -13,9 +14,10 @@ from training_runs import SMALL, assert_refused, command, cut_off, rows_of, text
 
 from rnnkit.cells import LayerNormGRU, RegularizedLSTM
 from rnnkit.commands import command_line
+from rnnkit.common.console import Parser
 from rnnkit.language_model import checkpoint, configuration, console, options, sampling
 from rnnkit.language_model import model as textmodel
-from rnnkit.language_model.settings import Settings
+from rnnkit.language_model.settings import Options, Settings
 
 
 @pytest.fixture(scope="module")
@@ -313,3 +315,18 @@ def test_layer_norm_and_noise(train, tmp_path):
     assert Settings.of(chosen).cell == LayerNormGRU(zoneout=0.2)
     refused = train("--mode", "rnn_tanh", "--zoneout", "0.1", *end, "--out", "no.npz")
     assert_refused(refused, "train: --mode", "lstm", "gru", "rnn_tanh", "--layer-norm", "--zoneout")
+
+
+def test_the_options_are_those_of_one_table():
+    """The command line has no option of its own but --config, and what a run keeps are options of the table."""
+    parser = Parser()
+    options.add_train_options(parser)
+    table = {one.name: one for one in (*fields(Options), *fields(Settings))}
+    found = {action.dest: action for action in parser._actions if action.dest not in ("help", "files")}
+    assert list(found) == list(table)
+    for name, action in found.items():
+        text, default = action.help.replace("%%", "%"), table[name].default
+        assert text.startswith(table[name].metadata["help"])
+        assert text.endswith(f"(default: {default})") or default is None or default is False
+    kept = {one.name for one in fields(checkpoint.Record)} & table.keys()
+    assert kept == {name for name, one in table.items() if one.metadata.get("kept")} and "log_every" in kept

@@ -18,14 +18,12 @@ from rnnkit import RNNDescriptor
 from rnnkit.common import archive
 from rnnkit.common.console import file_name, number
 from rnnkit.language_model import files
-from rnnkit.language_model.every import interval
 from rnnkit.language_model.model import State, TextModel, read_model
-from rnnkit.language_model.settings import Settings, fits
+from rnnkit.language_model.settings import KEPT, Kept, Settings, fits
 from rnnkit.language_model.training import Run, optimizer_of
 from rnnkit.training import Adam
 
 RUN, OPTIMIZER, STATE = "run", "optimizer_", "state_"  # name of a member, and prefixes of names
-OPTIONS = "log", "log_every", "validate_every", "sample_every", "save_every", "keep"  # also fields of a record
 FINITE = number(float, -sys.float_info.max)
 
 
@@ -35,8 +33,8 @@ def entry(parse: Callable[[str], Any], **default: Any) -> Any:
 
 
 @dataclass
-class Record:
-    """Metadata of a run in its file."""
+class Record(Kept):
+    """Metadata of a run in its file, with the options that it keeps."""
 
     settings: Settings
     files: list[str] = entry(file_name)  # of the text, absolute paths; empty: the Python standard library
@@ -49,13 +47,6 @@ class Record:
     best_bits: float | None = entry(FINITE, default=None)  # by validation
     best_step: int = entry(number(int, 0), default=0)
     kept: list[int] = entry(number(int, 1), default_factory=list)  # steps of the saves that --keep has kept
-    # Options, which a run keeps until others are given.
-    log: str | None = entry(file_name, default=None)
-    log_every: str | None = entry(interval, default=None)
-    validate_every: str | None = entry(interval, default=None)
-    sample_every: str | None = entry(interval, default=None)
-    save_every: str | None = entry(interval, default=None)
-    keep: int | None = entry(number(int, 0), default=None)
     # State of the log.
     log_bits: float = entry(FINITE, default=0.0)
     log_steps: int = entry(number(int, 0), default=0)
@@ -64,7 +55,7 @@ class Record:
     @property
     def options(self) -> dict[str, Any]:
         """The options that are known, by name."""
-        return {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
+        return {name: value for name in KEPT if (value := getattr(self, name)) is not None}
 
 
 class Checkpoint(NamedTuple):
