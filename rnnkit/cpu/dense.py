@@ -96,4 +96,3 @@ def _backward(work: int, dx: np.ndarray, *arguments: Any) -> None:
     *arrays, rows, units, depth = arguments
     numbers = row_numbers(max(rows, units))
     thread_pool.run(dense.backward, work, dx, *arrays, numbers, rows, units, depth, code_cache=_sites[dx.dtype])
-

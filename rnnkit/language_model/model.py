@@ -222,7 +222,8 @@ class TextModel:
         # The index of each number, not of each row, for which NumPy takes five times as long.
         size = self.desc.input_size
         places = classes.reshape(-1, 1) * size + np.arange(size)
-        np.add.at(gradient.embedding.reshape(-1), places.reshape(-1), dx.reshape(-1))
+        with np.errstate(all="ignore"):  # as kernels do
+            np.add.at(gradient.embedding.reshape(-1), places.reshape(-1), dx.reshape(-1))
         return loss.loss * count + self._nats_of_others(wanted)
 
     def nats(self, y: np.ndarray, targets: np.ndarray) -> float:
