@@ -2,7 +2,7 @@
 
 import sys
 
-from rnnkit.language_model.command_line import main
+from rnnkit.commands.command_line import main
 
 if __name__ == "__main__":
     sys.exit(main())

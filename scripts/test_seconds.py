@@ -15,7 +15,7 @@ AREAS = {
         "team threads time_checkpoints tolerances vectorization workspace"
     ),
     "compilation and its cache": "cache jit linking own_cache warmup",
-    "cells": "cell check_cell derivation gallery own_cells shipped_cells slstm",
+    "cells": "cell check_c derivation gallery own_cells shipped_cells slstm",
     "network, weights, files": (
         "archive checks debugging descriptor docstrings errors imports network subclasses types weights"
     ),

@@ -19,7 +19,7 @@ import pytest
 from messages import says
 
 from rnnkit import GRU, LSTM, RNNDescriptor, load
-from rnnkit.descriptor import archive
+from rnnkit.common import archive
 
 DESC = RNNDescriptor("lstm", 3, 5)
 WEIGHTS = np.arange(200, dtype=np.float32)

@@ -9,12 +9,12 @@ import pytest
 from messages import says
 
 from rnnkit import GRU, RNNDescriptor, load
-from rnnkit.descriptor import archive
+from rnnkit.language_model import files
 from rnnkit.language_model.checkpoint import load as load_run
-from rnnkit.language_model.command_line import add_train_options
 from rnnkit.language_model.configuration import parsed
 from rnnkit.language_model.corpus import read_files
 from rnnkit.language_model.model import TextModel
+from rnnkit.language_model.options import add_train_options
 from rnnkit.language_model.report import read_log
 
 
@@ -63,9 +63,9 @@ def test_more_than_a_directory_holds(path):
 def test_a_text_that_is_too_long_to_be_read(path, monkeypatch):
     model = TextModel.random(RNNDescriptor("gru", 2, 2), 0)
     model.trained_with = {"text": "x" * 1000}
-    monkeypatch.setattr(archive, "TEXT_BYTES", 4000)
+    monkeypatch.setattr(files, "MAX_CHARS", 999)
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=says(f"save: path '{path}'", "trained_with", "text", 1000)):
+    with pytest.raises(ValueError, match=says(f"save: path '{path}'", "trained_with", "text", 999, 1012)):
         model.save(path)
     assert path.read_bytes() == before
 

@@ -10,8 +10,8 @@ import pytest
 from language_models import small_model
 from messages import one_line_says
 
-from rnnkit.compression import container
-from rnnkit.language_model import command_line, compressor
+from rnnkit.commands import command_line
+from rnnkit.language_model import compressor, container
 
 TEXT = b"the quick brown fox jumps over the lazy dog, again and again\n" * 30
 ENDS = [("SIGINT", 130, b"rnnkit: interrupted\n"), ("SIGTERM", 143, b""), ("SIGHUP", 129, b"")]
@@ -84,10 +84,10 @@ def test_handlers_are_those_of_before_after_a_command(tmp_path):
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-SCRIPT = "import sys\nfrom rnnkit.language_model.command_line import main\nsys.exit(main())\n"
+SCRIPT = "import sys\nfrom rnnkit.commands.command_line import main\nsys.exit(main())\n"
 MOMENTS = [
     "rnnkit.common.startup", "numpy._core.multiarray", "rnnkit.errors", "rnnkit.network.plan",
-    "rnnkit.language_model.console", "rnnkit.language_model.job", "numba.core.config",
+    "rnnkit.common.console", "rnnkit.language_model.job", "numba.core.config",
 ]  # fmt: skip
 
 

@@ -11,10 +11,9 @@ from messages import says
 
 from rnnkit import RNNDescriptor, infer
 from rnnkit.cells import AUGRU, SLSTM
-from rnnkit.compression import container
-from rnnkit.compression.container import Damage
-from rnnkit.language_model import coding, compressor
+from rnnkit.language_model import coding, compressor, container
 from rnnkit.language_model.compressor import compress, decompress
+from rnnkit.language_model.container import Damage
 from rnnkit.language_model.model import TextModel
 from rnnkit_kernels.machine.thread_pool import thread_override
 

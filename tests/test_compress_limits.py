@@ -11,10 +11,10 @@ from language_models import small_model
 from messages import says
 
 from rnnkit import workspace_nbytes
-from rnnkit.compression import RangeEncoder, container
-from rnnkit.compression.container import Damage
-from rnnkit.language_model import compressor
+from rnnkit.compression import RangeEncoder
+from rnnkit.language_model import compressor, container
 from rnnkit.language_model.compressor import Description, compress, decompress
+from rnnkit.language_model.container import Damage
 from rnnkit_kernels.range_coder import TOTAL
 
 MODEL = small_model("gru", "float32")
@@ -138,8 +138,7 @@ def test_an_empty_payload_of_a_text_whose_checksum_is_that_of_nothing_is_damage(
 
 DECODE_A_CHUNK = """
 import resource, sys
-from rnnkit.compression import container
-from rnnkit.language_model import compressor
+from rnnkit.language_model import compressor, container
 from rnnkit.language_model.coding import digest
 
 hidden, streams, limit = map(int, sys.argv[1:])

@@ -5,6 +5,7 @@ import pytest
 from messages import says
 
 import rnnkit
+from rnnkit.commands import command_line
 from rnnkit.cpu import engine, stack
 from rnnkit.cpu.scheduler import Scheduler
 from rnnkit_kernels.machine import thread_pool
@@ -87,3 +88,12 @@ def test_refused(arguments, error, facts):
     known = {"net": network("GRU"), "half": rnnkit.RNNDescriptor("gru", 3, 4, dtype="float16")}
     with pytest.raises(error, match=says("explain:", *facts)):
         rnnkit.explain(*(known.get(one, one) for one in arguments))
+
+
+def test_the_command_prints_it(capsys):
+    assert command_line.main(["explain", "lstm", "16", "24", "5", "3", "--layers", "2", "--bidirectional"]) == 0
+    desc = rnnkit.RNNDescriptor("lstm", 16, 24, 2, True)
+    assert capsys.readouterr().out == f"{rnnkit.explain(desc, 5, 3)}\n"
+    with pytest.raises(SystemExit):
+        command_line.main(["explain", "lstm", "16", "0", "5", "3"])
+    assert "HIDDEN_SIZE: must be at least 1, got 0" in capsys.readouterr().err

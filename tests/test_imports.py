@@ -8,20 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from public_names import PUBLIC
+from public_names import PUBLIC, PUBLIC_OF
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = ROOT / "kernels" / "rnnkit_kernels"
 
 # Room -> the rooms that its files may import, beside their own: a folder of rnnkit, or a file beside the folders. The
-# engines (cpu, cuda) do not check their arguments: the language model has to call `network`, which does.
+# engines (cpu, cuda) do not check their arguments. An application imports public rooms alone, and common helpers.
 DIRECTION = {
-    "__main__": {"language_model"},
-    "language_model": {
-        "__init__", "warmup", "distributed", "training", "compression", "network", "descriptor", "common", "kernels",
-        "types", "errors", "cells",
-    },
-    "warmup": {"__init__", "training", "descriptor", "kernels.cells", "types"},
+    "__main__": {"commands"},
+    "commands": {"__init__", "training", "cells", "common", "kernels", "kernels.cells", "types", "errors"},
+    "language_model": {"__init__", "distributed", "training", "compression", "cells", "common", "types", "errors"},
     "sklearn": {"network", "training", "call", "descriptor", "common", "errors"},
     "interop": {"network", "call", "descriptor", "common", "kernels.cells", "errors"},
     "torch": {"network", "call", "descriptor", "common", "kernels", "kernels.cells", "errors"},
@@ -40,6 +37,14 @@ DIRECTION = {
     "types": set(),
     "errors": set(),
 }
+APPLICATIONS = {"language_model"}  # their commands are lines of a table, which imports them when they are called
+TABLE = "commands.table"
+# What an application takes beside public names, and why.
+PRIVATE = {
+    "rnnkit.network.changing.ChangingPlan",  # new weights in packed memory: decoding would take 1.3 times as long
+    "rnnkit.descriptor.saved.descriptor_json",  # is part of the digest of a model, by which compressed files name it
+}
+HELPERS = {"common", "types", "errors"}  # any of their names
 FOR_KERNELS = {"numpy", "numba", "llvmlite"} | sys.stdlib_module_names
 FOR_CELLS = {"numpy"} | sys.stdlib_module_names  # the descriptor reads what a cell says before Numba is imported
 FOR_CONVERTERS = {"numpy", "rnnkit", "rnnkit_kernels"} | sys.stdlib_module_names
@@ -81,7 +86,7 @@ def submodules(tree, module="__init__"):
     """Which modules of rnnkit are imported; a public name stands for `__init__`."""
     package = ".".join(["rnnkit", *module.split(".")[:-1]])
     known = {*modules(), *DIRECTION, "kernels", "kernels.cells"}
-    for name in imported(tree, package):
+    for name in {*imported(tree, package)} - (PRIVATE if room_of(module) in APPLICATIONS else set()):
         root, *inside = name.replace("rnnkit_kernels", "rnnkit.kernels").split(".")
         if root == "rnnkit":
             outer = [".".join(inside[:length]) for length in range(len(inside), 0, -1)]
@@ -96,6 +101,29 @@ def assert_direction(module, tree):
     room = room_of(module)
     wrong = set(map(room_of, submodules(tree, module))) - DIRECTION[room] - {room}
     assert not wrong, f"{module} must not import {sorted(wrong)}"
+
+
+def assert_public(module, tree):
+    """An application takes public names: those that it imports, and those of the modules that it imports."""
+    bound, named = {}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            bound |= {alias.asname or alias.name.split(".")[0]: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found = {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            bound |= found
+            named |= {name for name in found.values() if name not in PUBLIC_OF}
+    of_modules = {name: path for name, path in bound.items() if path in PUBLIC_OF}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in of_modules:
+            named.add(f"{of_modules[node.value.id]}.{node.attr}")
+    free = HELPERS | {room_of(module)}
+    public = {f"{room}.{name}" for room, names in PUBLIC_OF.items() for name in names} | PRIVATE
+    wrong = {
+        name for name in named
+        if name.split(".")[0] in ("rnnkit", "rnnkit_kernels") and name.split(".")[1] not in free
+    } - public  # fmt: skip
+    assert not wrong, f"{module} must not take {sorted(wrong)}"
 
 
 def assert_kernel_imports(tree, package="rnnkit_kernels"):
@@ -117,6 +145,44 @@ def test_there_is_something_to_read():
 @pytest.mark.parametrize("module", modules())
 def test_imports_point_one_way(module):
     assert_direction(module, parsed(modules()[module]))
+
+
+@pytest.mark.parametrize("module", [module for module in modules() if room_of(module) in APPLICATIONS])
+def test_applications_take_public_names(module):
+    assert_public(module, parsed(modules()[module]))
+
+
+@pytest.mark.parametrize(("source", "name"), [
+    ("from rnnkit.network.plan import Plan", "network.plan.Plan"), ("from rnnkit import network", "rnnkit.network"),
+    ("import rnnkit\nrnnkit.network.plan.Plan", "rnnkit.network"),
+    ("from rnnkit.training import sums", "training.sums"),
+    ("from rnnkit import training\ntraining.arguments.integer", "training.arguments"),
+    ("from rnnkit.training.arguments import integer", "training.arguments.integer"),
+    ("def later():\n    from rnnkit_kernels import dense", "rnnkit_kernels.dense"),
+    ("from rnnkit.compression import coder", "compression.coder"),
+])
+def test_the_check_sees_a_private_name(source, name):
+    with pytest.raises(AssertionError, match=rf"language_model.model must not take \[.*{name}"):
+        assert_public("language_model.model", ast.parse(source))
+
+
+def test_what_applications_take_is_there_for_others_too():
+    """Else a part of the engine is there for an application alone."""
+    importers = {}
+    for module, path in modules().items():
+        for target in set(submodules(parsed(path), module)) - {module}:
+            importers.setdefault(target, set()).add(room_of(module))
+    for_one = {target for target, rooms in importers.items() if rooms <= APPLICATIONS and room_of(target) not in rooms}
+    assert {target for target in for_one if f"rnnkit.{target}" not in PUBLIC_OF} == set()
+    taken = {name for module in modules() if room_of(module) in APPLICATIONS
+             for name in imported(parsed(modules()[module]), "rnnkit.language_model")}
+    assert taken >= PRIVATE  # else it is no exception any more
+
+
+def test_applications_are_named_in_the_table_alone():
+    of_application = {module: path.read_text() for module, path in modules().items()
+                      if room_of(module) not in APPLICATIONS}
+    assert [module for module, text in of_application.items() if re.search("|".join(APPLICATIONS), text)] == [TABLE]
 
 
 @pytest.mark.parametrize("path", kernels(), ids=lambda path: path.stem)

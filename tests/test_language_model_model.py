@@ -158,6 +158,17 @@ def test_saved_model_is_loaded_with_the_same_bits(tmp_path):
     assert rnnkit.load(tmp_path / "model").weights.tobytes() == model.parameters.network.tobytes()
 
 
+def test_gradients_of_one_byte_that_overflow_are_no_warning():
+    """Of NumPy, which adds them: a model that learns may meet any weights."""
+    model = small_model("rnn_tanh", "float32", num_layers=1)
+    model.parameters.flat[:] = 0
+    rnnkit.weight_views(model.desc, model.parameters.network)["weight_ih_l0"][:] = 1
+    model.parameters.output_weight[1:3] = [[3e38], [-3e38]]
+    model.add_gradient(np.full((1, 2), 7, np.uint8), np.array([[1, 2]], np.uint8), count=1)  # -inf and inf
+    assert np.isnan(model.gradient.embedding[7]).all()
+    assert not np.delete(model.gradient.embedding, 7, axis=0).any()
+
+
 def test_load_refuses_another_file(tmp_path):
     path = tmp_path / "model.npz"
     rnnkit.LSTM(3, 4).save(path)

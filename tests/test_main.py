@@ -13,7 +13,8 @@ from messages import one_line_says
 
 import rnnkit
 from rnnkit.cells import AUGRU
-from rnnkit.language_model import command_line
+from rnnkit.commands import command_line
+from rnnkit.commands.table import GROUPS
 from rnnkit.language_model import model as textmodel
 
 NETWORK = ["--mode", "gru", "--hidden", "24", "--embedding", "8"]
@@ -171,9 +172,34 @@ def test_no_command_is_a_question_for_help(capsys):
 
 def test_everything_that_may_be_given_has_a_help_text():
     (commands,) = (one for one in command_line.build_parser()._actions if isinstance(one.choices, dict))
-    assert [command.dest for command in commands._choices_actions if command.help] == list(commands.choices)
     for name, parser in commands.choices.items():
-        assert [action.dest for action in parser._actions if not action.help] == [], name
+        assert parser.description and [action.dest for action in parser._actions if not action.help] == [], name
+    shown = command_line.build_parser([]).format_help()
+    for title, own in GROUPS.items():
+        lines = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0].splitlines()
+        assert [line.split(maxsplit=1) for line in lines] == [[one.name, one.about] for one in own]
+
+
+def modules_after(*arguments):
+    """What a process has imported of rnnkit after a command."""
+    code = f"""
+import contextlib, io, sys
+from rnnkit.commands import command_line
+from rnnkit.commands.table import GROUPS
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    command_line.main({list(arguments)})
+print(*[name for name in sys.modules if name.startswith("rnnkit")])
+"""
+    return {*subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()}
+
+
+def test_only_the_called_command_is_imported():
+    for arguments in (["--help"], ["--version"], [], ["check", "rnnkit.cells:JANET"], ["warmup", "--help"],
+                      ["rain"], ["warmup", "--mode", "train"]):
+        found = modules_after(*arguments)
+        assert "rnnkit.commands.command_line" in found
+        assert not [name for name in found if name.startswith("rnnkit.language_model")]
+    assert "rnnkit.language_model.options" in modules_after("train", "--help")
 
 
 @pytest.mark.parametrize(

@@ -157,3 +157,79 @@ def test_scores_that_are_refused(scores, error, argument, facts):
 def test_a_payload_is_bytes():
     with pytest.raises(TypeError, match=says("RangeDecoder: payload", "bytes", "str")):
         RangeDecoder("text")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("alphabet", [1, 3, 5, 6])
+def test_symbols_of_classes_come_back_by_scores(alphabet, dtype):
+    """Six symbols, of which those outside the alphabet share the last class: each has its share of the probability."""
+    class_of = np.minimum(np.arange(6), alphabet)
+    rng = np.random.default_rng(alphabet)
+    scores = rng.normal(size=(200, alphabet + 1)).astype(dtype)
+    symbols = rng.integers(0, 6, 200)
+    weights = (np.exp(scores.astype(float) - scores.max(axis=1, keepdims=True)) * 2**22).astype(int)
+    weights[:, -1] //= max(6 - alphabet, 1)
+    of_symbols = np.take(weights, class_of, axis=1)
+    factors = (TOTAL - 6) / (1 + of_symbols.sum(axis=1, keepdims=True))
+    table = 1 + (of_symbols * factors).astype(np.int32)
+    encoder, by_table = RangeEncoder(class_of), RangeEncoder()
+    encoder.encode_scores(symbols[:90], scores[:90])
+    encoder.encode_scores(symbols[90:], scores[90:])
+    by_table.encode(symbols, table)
+    payload = encoder.finish()
+    assert abs(len(payload) - len(by_table.finish())) <= 1  # exp's last bit
+    decoder = RangeDecoder(payload, class_of)
+    found = [decoder.decode_scores(rows) for rows in np.split(scores, [1, 50])]
+    np.testing.assert_array_equal(np.concatenate(found), symbols)
+
+
+def test_scores_without_classes_are_frequencies():
+    scores = np.random.default_rng(0).normal(size=(20, 4))
+    symbols = np.arange(20) % 4
+    encoder = RangeEncoder()
+    encoder.encode_scores(symbols, np.asfortranarray(scores))
+    payload = encoder.finish()
+    assert payload == encoded(symbols, frequencies(scores))
+    np.testing.assert_array_equal(RangeDecoder(payload).decode_scores(scores), symbols)
+
+
+@pytest.mark.parametrize("kind", [RangeEncoder, lambda class_of: RangeDecoder(b"", class_of)])
+@pytest.mark.parametrize(("class_of", "facts"), [
+    ([0.0, 1.0], ["1..65536", "integers", "float64", (2,)]),
+    ([[0, 1]], ["1..65536", (1, 2)]),
+    (np.zeros(0, int), ["1..65536", (0,)]),
+    (np.zeros(2**16 + 1, np.int8), ["1..65536", (65537,)]),
+    ([0, -1], ["0..65535", -1]),
+    ([0, 2**16], ["0..65535", "65536"]),
+    (np.array([0, 2**63], np.uint64), ["0..65535", str(2**63)]),
+    ([0, 1, 1, 2], ["last class", "2 in class 1"]),
+])
+def test_classes_that_no_coder_has(kind, class_of, facts):
+    name = "RangeEncoder" if kind is RangeEncoder else "RangeDecoder"
+    with pytest.raises(ValueError, match=says(f"{name}: class_of", *facts)):
+        kind(class_of)
+
+
+@pytest.mark.parametrize(("symbols", "scores", "error", "facts"), [
+    ([0], np.zeros((1, 2)), ValueError, ["encode_scores: scores", "3", (1, 2)]),
+    ([0], [[0.0, 0.0, 0.0]], TypeError, ["encode_scores: scores", "numpy.ndarray", "list"]),
+    ([0], np.zeros((1, 3), int), TypeError, ["encode_scores: scores", "float32", "int64"]),
+    ([0], np.zeros(3), ValueError, ["encode_scores: scores", (3,)]),
+    ([4], np.zeros((1, 3)), ValueError, ["encode_scores: symbols", "0..3", 4]),
+    ([0, 1], np.zeros((1, 3)), ValueError, ["encode_scores: symbols", (1,), (2,)]),
+    ([0.5], np.zeros((1, 3)), TypeError, ["encode_scores: symbols", "integers", "float64"]),
+])
+def test_what_encode_scores_refuses(symbols, scores, error, facts):
+    class_of = [0, 1, 2, 2]
+    encoder = RangeEncoder(class_of)
+    where, *facts = facts
+    with pytest.raises(error, match=says(where, *facts)):
+        encoder.encode_scores(symbols, scores)
+    if where == "encode_scores: scores":
+        with pytest.raises(error, match=says("decode_scores: scores", *facts)):
+            RangeDecoder(b"", class_of).decode_scores(scores)
+    encoder.encode_scores([3], np.zeros((1, 3)))  # nothing was encoded
+    payload = encoder.finish()
+    assert RangeDecoder(payload, class_of).decode_scores(np.zeros((1, 3))).tolist() == [3]
+    with pytest.raises(ValueError, match=says("encode_scores: encoder is already finished")):
+        encoder.encode_scores([3], np.zeros((1, 3)))

@@ -15,7 +15,7 @@ import pytest
 
 import perf.__main__
 import rnnkit
-from rnnkit.language_model import command_line
+from rnnkit.commands import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()

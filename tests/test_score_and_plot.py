@@ -12,7 +12,8 @@ from messages import one_line_says
 from training_runs import assert_refused
 
 import rnnkit
-from rnnkit.language_model import command_line, corpus, sampling, scoring
+from rnnkit.commands import command_line
+from rnnkit.language_model import corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.report import COLUMNS
 

@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import time
+from dataclasses import fields
 from itertools import islice
 
 import numpy as np
@@ -12,9 +13,11 @@ from messages import one_line_says
 from training_runs import SMALL, assert_refused, command, cut_off, rows_of, text_in, trainer
 
 from rnnkit.cells import LayerNormGRU, RegularizedLSTM
-from rnnkit.language_model import checkpoint, command_line, configuration, console, sampling
+from rnnkit.commands import command_line
+from rnnkit.common.console import Parser
+from rnnkit.language_model import checkpoint, configuration, console, options, sampling
 from rnnkit.language_model import model as textmodel
-from rnnkit.language_model.settings import Settings
+from rnnkit.language_model.settings import Options, Settings
 
 
 @pytest.fixture(scope="module")
@@ -307,8 +310,23 @@ def test_layer_norm_and_noise(train, tmp_path):
     assert_refused(refused, "train: --layer-norm", False, "--init-from", True)
     (tmp_path / "norm.toml").write_text("layer-norm = true\nmode = 'gru'\nzoneout = 0.2\n")
     args = command_line.build_parser().parse_args(["train", "--config", "norm.toml"])
-    given = configuration.parsed(command_line.add_train_options, args)
+    given = configuration.parsed(options.add_train_options, args)
     chosen = {name: given[name] for name in ("layer_norm", "mode", "zoneout")}
     assert Settings.of(chosen).cell == LayerNormGRU(zoneout=0.2)
     refused = train("--mode", "rnn_tanh", "--zoneout", "0.1", *end, "--out", "no.npz")
     assert_refused(refused, "train: --mode", "lstm", "gru", "rnn_tanh", "--layer-norm", "--zoneout")
+
+
+def test_the_options_are_those_of_one_table():
+    """The command line has no option of its own but --config, and what a run keeps are options of the table."""
+    parser = Parser()
+    options.add_train_options(parser)
+    table = {one.name: one for one in (*fields(Options), *fields(Settings))}
+    found = {action.dest: action for action in parser._actions if action.dest not in ("help", "files")}
+    assert list(found) == list(table)
+    for name, action in found.items():
+        text, default = action.help.replace("%%", "%"), table[name].default
+        assert text.startswith(table[name].metadata["help"])
+        assert text.endswith(f"(default: {default})") or default is None or default is False
+    kept = {one.name for one in fields(checkpoint.Record)} & table.keys()
+    assert kept == {name for name, one in table.items() if one.metadata.get("kept")} and "log_every" in kept

@@ -12,14 +12,15 @@ import termios
 import pytest
 from messages import one_line_says
 
-from rnnkit import warmup
-from rnnkit.language_model import command_line, console
+from rnnkit.commands import command_line, warmup
+from rnnkit.common import console
 
 # What is compiled, or found on disk, from then on was not there: of one mode, in a process of its own.
 NOTHING_LEFT = """
 import numpy as np
 import rnnkit
-from rnnkit import training, warmup
+from rnnkit import training
+from rnnkit.commands import warmup
 from rnnkit_kernels.machine import jit
 
 known, compile_signature = set(), jit._Kernel.compile
@@ -69,8 +70,9 @@ training.clip_gradient_norm(np.ones(3, np.float32), 1.0)
 
 COMMAND = """
 import numpy as np
-from rnnkit import training, warmup
-from rnnkit.language_model import command_line
+from rnnkit import training
+from rnnkit.commands import warmup
+from rnnkit.commands import command_line
 warmup.compile_kernels = lambda desc, precisions: training.clip_gradient_norm(np.ones(3, desc.dtype), 1.0)
 command_line.main(["warmup", "--mode", "rnn_tanh", "--quiet"])
 """
@@ -141,8 +143,8 @@ def test_the_command_line_shows_what_is_logged_once(capsys):
 
 WATCHED = """
 import logging
-from rnnkit import warmup
-from rnnkit.language_model import command_line
+from rnnkit.commands import warmup
+from rnnkit.commands import command_line
 warmup.compile_kernels = lambda desc, precisions: logging.getLogger("rnnkit").info("something takes a while")
 command_line.main(["warmup", "--mode", "rnn_tanh", "--dtype", "float32"])
 """

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from messages import one_line_says
 
-from rnnkit.language_model import command_line
+from rnnkit.commands import command_line
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.training import Run
 

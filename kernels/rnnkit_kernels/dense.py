@@ -8,7 +8,7 @@ from .machine.arrays import part
 from .machine.gemm import Packed, WeightMatrix, depth_block_of, pack_columns, product_of_rows, product_with, vectors_of
 from .machine.in_place import MAX_ROWS_IN_PLACE
 from .machine.jit import inner, kernel
-from .machine.matrix import Matrix, Range, add, clear, copy
+from .machine.matrix import Matrix, Range, clear, copy
 from .machine.partition import next_block, num_claims, partition
 from .machine.sync import barrier, join, post_call
 from .weight_gradient import Term, add_weight_gradients, pack_sources, pack_terms
@@ -26,19 +26,11 @@ def _pack(panels, bias, w, numbers, units, depth, team):
 
 
 @kernel
-def pack(panels, bias, w, numbers, units, depth, thread_id, size, sync):
-    """Pack the weights of a dense layer, which precede its bias in w; `bias` is padded to whole panels."""
-    post_call(sync, thread_id, size)
-    _pack(panels, bias, w, numbers, units, depth, join(sync, thread_id, size))
-
-
-@kernel
-def forward(y, x, w, panels, bias, is_packed, numbers, rows, units, depth, thread_id, size, sync):
+def forward(y, x, w, panels, bias, numbers, rows, units, depth, thread_id, size, sync):
     """y = x W^T + b. Without panels the weights are read in place."""
     post_call(sync, thread_id, size)
     team, one = join(sync, thread_id, size), (0,)
-    if not is_packed:
-        _pack(panels, bias, w, numbers, units, depth, team)
+    _pack(panels, bias, w, numbers, units, depth, team)
     own, other = Matrix(y, part(numbers, 0, rows), 0, units), Matrix(x, part(numbers, 0, rows), 0, depth)
     weights = WeightMatrix(Packed(panels, depth, units, one), Matrix(w, part(numbers, 0, units), 0, depth))
     vectors = vectors_of(panels, units)
@@ -80,16 +72,3 @@ def backward(dx, dw, dy, x, w, panels, block, scratch, zeros, numbers, rows, uni
         barrier(team)
         add_weight_gradients(terms, dw, False, gradient, some, scratch, zeros, columns, team)
         barrier(team)
-
-
-@kernel
-def add_rows(sums, index, rows, columns, thread_id, size, sync):
-    """sums[index[i]] += rows[i] for every i, in order: the backward pass of an embedding lookup."""
-    post_call(sync, thread_id, size)
-    team = join(sync, thread_id, size)
-    share = partition(columns, team.thread_id, team.size)
-    for i in range(index.size):
-        target, source = index[i] * columns, i * columns
-        own = part(sums, target + share.start, target + share.stop)
-        add(own, part(rows, source + share.start, source + share.stop))
-    barrier(team)

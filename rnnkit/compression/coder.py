@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rnnkit.errors import message, wrong_type
 
 MAX_SYMBOLS = 1 << 16
+DTYPES = np.dtype("float32"), np.dtype("float64")
 
 
 def frequencies(scores: np.ndarray) -> np.ndarray:
@@ -36,38 +37,85 @@ def frequencies(scores: np.ndarray) -> np.ndarray:
     >>> frequencies(np.log(np.array([[1.0, 2.0, 1.0]]))).tolist()
     [[65536, 131071, 65536]]
     """
-    function = "frequencies"
+    return _table("frequencies", scores, None)
+
+
+def _check_scores(function: str, scores: Any) -> None:
     if type(scores) is not np.ndarray:
         raise wrong_type(function, "scores", "a numpy.ndarray", scores)
-    if scores.dtype not in ("float32", "float64"):
+    if scores.dtype not in DTYPES:
         raise TypeError(message(function, "scores", "be float32 or float64", scores.dtype))
     if scores.ndim != 2 or not 1 <= scores.shape[1] <= MAX_SYMBOLS:
         raise ValueError(message(function, "scores", f"have shape (n, 1..{MAX_SYMBOLS})", scores.shape))
-    count, size = scores.shape
-    table = np.empty((count, size), np.int32)
-    write_frequencies(table, np.array(scores, order="C"), np.arange(size), 1)
-    return table
 
 
-def write_frequencies(table: np.ndarray, scores: np.ndarray, class_of: np.ndarray, others: int) -> None:
-    """Write the frequencies of symbols (n, S) from the scores of their classes (n, C), both C-contiguous.
+def _frequencies(scores: np.ndarray, class_of: np.ndarray, others: int) -> np.ndarray:
+    """Return the frequencies of symbols (n, S) from the scores of their classes (n, C).
 
-    Parameters
-    ----------
-    class_of : ndarray (S,), int64
-        The class of each symbol.
-    others : int
-        Number of symbols that share the last class; they are equally likely.
+    `class_of` has the class of each symbol, int64; `others` symbols share the last class.
     """
     from rnnkit_kernels import range_coder  # on the first call: it imports Numba
     from rnnkit_kernels.losses import ROW_LANES
 
+    scores = scores if scores.flags.carray else np.array(scores, order="C")
+    table = np.empty((len(scores), len(class_of)), np.int32)
     weights, lanes = np.empty(scores.shape[1], np.int32), np.empty(ROW_LANES, scores.dtype)
     range_coder.frequencies(table.reshape(-1), weights, lanes, scores.reshape(-1), class_of, others)
+    return table
+
+
+class _Classes(NamedTuple):
+    """The class of each symbol (S,), int64; the largest class, and the number of its symbols."""
+
+    of: np.ndarray
+    last: int
+    others: int
+
+
+def _classes(function: str, class_of: Any) -> _Classes | None:
+    """Check the argument class_of of a coder."""
+    if class_of is None:
+        return None
+    found = np.array(class_of)
+    if found.dtype.kind not in "iu" or found.ndim != 1 or not 1 <= found.size <= MAX_SYMBOLS:
+        expected, got = f"hold 1..{MAX_SYMBOLS} integers", f"dtype {found.dtype} and shape {found.shape}"
+        raise ValueError(message(function, "class_of", expected, got))
+    low, high = int(found.min()), int(found.max())
+    if low < 0 or high >= MAX_SYMBOLS:
+        raise ValueError(message(function, "class_of", f"be in 0..{MAX_SYMBOLS - 1}", low if low < 0 else high))
+    classes = found.astype(np.int64)
+    counts = np.bincount(classes)
+    if (counts[:high] > 1).any():
+        expected = "have several symbols only in the last class"
+        raise ValueError(message(function, "class_of", expected, f"{counts[:high].max()} in class {counts.argmax()}"))
+    return _Classes(classes, high, int(counts[high]))
+
+
+def _table(function: str, scores: Any, classes: _Classes | None) -> np.ndarray:
+    """Return the frequencies of symbols (n, S) from the scores of their classes (n, C)."""
+    _check_scores(function, scores)
+    count = scores.shape[1]
+    if classes is None:
+        return _frequencies(scores, np.arange(count), 1)
+    if count <= classes.last:
+        expected = f"have shape (n, C) with C of at least {classes.last + 1} classes"
+        raise ValueError(message(function, "scores", expected, scores.shape))
+    return _frequencies(scores, classes.of, classes.others if count == classes.last + 1 else 1)
 
 
 class RangeEncoder:
-    """Encodes symbols into bytes, given their frequencies.
+    """Encodes symbols into bytes, given their frequencies, or the scores of a network.
+
+    Parameters
+    ----------
+    class_of : array_like (S,) of int, optional
+        For `encode_scores`: the class of each symbol, from 0 on. Only the last class may have several symbols; they
+        are equally likely. None: the classes are the symbols.
+
+    Raises
+    ------
+    ValueError
+        `class_of` is not such an array.
 
     Examples
     --------
@@ -80,10 +128,10 @@ class RangeEncoder:
     [3, 1, 4]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, class_of: Any = None) -> None:
         from rnnkit_kernels import range_coder  # which imports Numba
 
-        self._coder = range_coder
+        self._coder, self._classes = range_coder, _classes("RangeEncoder", class_of)
         self._state = np.array(range_coder.START_ENCODING)
         self._out = np.empty(1 << 12, np.uint8)
         self._bound, self._finished = 0, False  # an upper bound of the bytes in `_out` and pending ones
@@ -104,25 +152,62 @@ class RangeEncoder:
             An argument is wrong, or `finish` was called before; then nothing is encoded.
         """
         function = "encode"
+        self._check_unfinished(function)
+        check_table(function, table)
+        found = self._symbols(function, symbols, *table.shape, "table")
+        if not table[np.arange(len(table)), found].all():
+            raise ValueError(message(function, "table", "give each symbol a frequency above 0", "0"))
+        self._encode(found, table)
+
+    def encode_scores(self, symbols: Any, scores: np.ndarray) -> None:
+        """Encode symbols in order, by the scores of their classes.
+
+        Parameters
+        ----------
+        symbols : array_like (n,) of int
+            Each 0..S-1.
+        scores : ndarray (n, C), float32 or float64
+            A row of scores per symbol, as for :func:`frequencies`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is wrong, or `finish` was called before; then nothing is encoded.
+
+        Examples
+        --------
+        Symbols 2 and 3 share the last class:
+
+        >>> import numpy as np
+        >>> class_of, scores = [0, 1, 2, 2], np.zeros((5, 3), np.float32)
+        >>> encoder = RangeEncoder(class_of)
+        >>> encoder.encode_scores([3, 1, 0, 2, 3], scores)
+        >>> RangeDecoder(encoder.finish(), class_of).decode_scores(scores).tolist()
+        [3, 1, 0, 2, 3]
+        """
+        function = "encode_scores"
+        self._check_unfinished(function)
+        table = _table(function, scores, self._classes)
+        self._encode(self._symbols(function, symbols, *table.shape, "scores"), table)
+
+    def _check_unfinished(self, function: str) -> None:
         if self._finished:
             raise ValueError(f"{function}: encoder is already finished; create a new one")
+
+    @staticmethod
+    def _symbols(function: str, symbols: Any, count: int, size: int, of: str) -> np.ndarray:
+        """Return the symbols as int64, each of them below `size`."""
         found = np.asarray(symbols)
         if found.dtype.kind not in "iu" and found.size:
             raise TypeError(message(function, "symbols", "hold integers", f"dtype {found.dtype}"))
-        check_table(function, table)
-        count, size = table.shape
         if found.shape != (count,):
-            raise ValueError(message(function, "symbols", f"have shape ({count},) like the table", found.shape))
+            raise ValueError(message(function, "symbols", f"have shape ({count},) like the {of}", found.shape))
         outside = (found < 0) | (found >= size)
         if outside.any():
             raise ValueError(message(function, "symbols", f"be in 0..{size - 1}", int(found[outside][0])))
-        found = found.astype(np.int64)
-        if not table[np.arange(count), found].all():
-            raise ValueError(message(function, "table", "give each symbol a frequency above 0", "0"))
-        self.encode_checked(found, table)
+        return found.astype(np.int64)
 
-    def encode_checked(self, symbols: np.ndarray, table: np.ndarray) -> None:
-        """Encode without checks: int64 symbols and a C-contiguous table."""
+    def _encode(self, symbols: np.ndarray, table: np.ndarray) -> None:
         self._bound += self._coder.MAX_BYTES * symbols.size
         if self._bound + self._coder.END > self._out.size:
             grown = np.empty(2 * (self._bound + self._coder.END), np.uint8)
@@ -138,25 +223,27 @@ class RangeEncoder:
 
 
 class RangeDecoder:
-    """Decodes the bytes of a `RangeEncoder`, given the same frequencies.
+    """Decodes the bytes of a `RangeEncoder`, given the same frequencies or scores.
 
     Parameters
     ----------
     payload : bytes
         From `RangeEncoder.finish`. Corrupt bytes decode to wrong symbols without an error, so store a checksum.
+    class_of : array_like (S,) of int, optional
+        That of the encoder.
 
     Raises
     ------
-    TypeError
-        `payload` is not bytes.
+    TypeError, ValueError
+        `payload` is not bytes, or `class_of` is not such an array.
     """
 
-    def __init__(self, payload: bytes) -> None:
+    def __init__(self, payload: bytes, class_of: Any = None) -> None:
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             raise wrong_type("RangeDecoder", "payload", "bytes", payload)
         from rnnkit_kernels import range_coder  # which imports Numba
 
-        self._coder = range_coder
+        self._coder, self._classes = range_coder, _classes("RangeDecoder", class_of)
         self._payload = np.frombuffer(bytearray(payload), np.uint8)
         self._state = np.array(range_coder.START_DECODING)
         range_coder.begin(self._state, self._payload)
@@ -170,10 +257,19 @@ class RangeDecoder:
             The table is not such an array.
         """
         check_table("decode", table)
-        return self.decode_checked(table)
+        return self._decode(table)
 
-    def decode_checked(self, table: np.ndarray) -> np.ndarray:
-        """Decode without checks, given a C-contiguous table."""
+    def decode_scores(self, scores: np.ndarray) -> np.ndarray:
+        """Return the next symbols (n,), int64, one for each row of the scores (n, C) that `encode_scores` received.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `scores` is not such an array.
+        """
+        return self._decode(_table("decode_scores", scores, self._classes))
+
+    def _decode(self, table: np.ndarray) -> np.ndarray:
         symbols = np.empty(len(table), np.int64)
         self._coder.decode(self._state, self._payload, symbols, table.reshape(-1))
         return symbols

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,66 +39,35 @@ def _borrowed() -> Iterator[Arena]:
         shelf.give_back(arena)
 
 
-class PackedDense:
-    """The weights of a dense layer, packed once for many calls.
-
-    Parameters
-    ----------
-    w : ndarray (C*I + C,), float32 or float64
-        Weights (C, I), then bias (C,). Call `pack` after changing them.
-    num_outputs : int
-        C.
-    max_rows : int
-        Largest number of rows of a call. If it is small, weights are read in place, and `pack` copies only the bias.
-    """
-
-    def __init__(self, w: np.ndarray, num_outputs: int, max_rows: int):
-        self._w, self._units, self._depth = w, num_outputs, w.size // num_outputs - 1
-        arena = None if max_rows <= MAX_ROWS_IN_PLACE else Arena()
-        self._panels, self._bias = _panels_and_bias(w.dtype, num_outputs, self._depth, arena)
-        self.pack()
-
-    def pack(self) -> None:
-        """Pack the weights again, after they changed."""
-        numbers, work = row_numbers(self._units), self._panels.size
-        thread_pool.run(dense.pack, work, self._panels, self._bias, self._w, numbers, self._units, self._depth)
-
-    def forward(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write y (rows, C) of x (rows, I), which are C-contiguous and not empty."""
-        _forward(self._w, x, y, self._panels, self._bias, True)
-
-
-def _panels_and_bias(dtype: np.dtype, units: int, depth: int, arena: Arena | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return buffers for the packed weights and the bias; without an arena the weights are read in place."""
-    itemsize = dtype.itemsize
-    if arena is None:
-        ensure_in_place_tiles("columns", itemsize)
-        return np.empty(0, dtype), np.empty(padded(units, itemsize), dtype)
-    panels = arena.take("panels", (panel_size(depth, units, 1, itemsize),), dtype)
-    return panels, arena.take("bias", (padded(units, itemsize),), dtype)
-
-
-def _forward(
-    w: np.ndarray, x: np.ndarray, y: np.ndarray, panels: np.ndarray, bias: np.ndarray, is_packed: bool
-) -> None:
-    (rows, depth), units = x.shape, y.shape[1]
-    thread_pool.run(
-        dense.forward, rows * depth * units, y.reshape(-1), x.reshape(-1), w, panels, bias, is_packed,
-        row_numbers(max(rows, units)), rows, units, depth, code_cache=_sites[w.dtype],
-    )  # fmt: skip
+@lru_cache  # keyed by dtype and size: an entry is small
+def _in_place(dtype: np.dtype, units: int) -> tuple[np.ndarray, int]:
+    """Return no panels, and the size of the bias's buffer, for a call that reads the weights in place."""
+    ensure_in_place_tiles("columns", dtype.itemsize)
+    return np.empty(0, dtype), padded(units, dtype.itemsize)
 
 
 def forward(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
     """Write y (rows, C) = x (rows, I) times weights plus bias; w holds weights, then bias."""
-    (rows, depth), units = x.shape, y.shape[1]
+    (rows, depth), units, dtype = x.shape, y.shape[1], w.dtype
     if not rows:
         return
-    w, x = contiguous(w), contiguous(x)
-    if _reads_in_place(rows, rows * depth * units):
-        _forward(w, x, y, *_panels_and_bias(w.dtype, units, depth, None), False)
+    w, x, work = contiguous(w), contiguous(x), rows * depth * units
+    if _reads_in_place(rows, work):
+        panels, size = _in_place(dtype, units)
+        _forward(work, w, x, y, panels, np.empty(size, dtype))
         return
     with _borrowed() as arena:
-        _forward(w, x, y, *_panels_and_bias(w.dtype, units, depth, arena), False)
+        panels = arena.take("panels", (panel_size(depth, units, 1, dtype.itemsize),), dtype)
+        _forward(work, w, x, y, panels, arena.take("bias", (padded(units, dtype.itemsize),), dtype))
+
+
+def _forward(work: int, w: np.ndarray, x: np.ndarray, y: np.ndarray, panels: np.ndarray, bias: np.ndarray) -> None:
+    (rows, depth), units = x.shape, y.shape[1]
+    numbers = row_numbers(max(rows, units))
+    thread_pool.run(
+        dense.forward, work, y.reshape(-1), x.reshape(-1), w, panels, bias, numbers, rows, units, depth,
+        code_cache=_sites[w.dtype],
+    )  # fmt: skip
 
 
 def backward(w: np.ndarray, x: np.ndarray, dy: np.ndarray, dx: np.ndarray, dw: np.ndarray) -> None:
@@ -124,10 +94,3 @@ def _backward(work: int, dx: np.ndarray, *arguments: Any) -> None:
     *arrays, rows, units, depth = arguments
     numbers = row_numbers(max(rows, units))
     thread_pool.run(dense.backward, work, dx, *arrays, numbers, rows, units, depth, code_cache=_sites[dx.dtype])
-
-
-def add_rows(sums: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
-    """Compute sums[index[i]] += rows[i] in the order of i; sums (K, I) is C-contiguous."""
-    if rows.size:
-        arrays = sums.reshape(-1), contiguous(index), contiguous(rows).reshape(-1)
-        thread_pool.run(dense.add_rows, rows.size, *arrays, rows.shape[1])

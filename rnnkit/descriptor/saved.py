@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from rnnkit.common import archive
 from rnnkit.common.arrays import Array, library_of, not_an_array, on_host
-from rnnkit.descriptor import archive
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.modes import deserialized, serialized
 from rnnkit.descriptor.weights import num_weights

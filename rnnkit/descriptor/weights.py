@@ -323,9 +323,9 @@ def _vectors(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, 
 _BLOCKS = _matrices, _biases, _vectors
 
 
-def check_size(function: str, desc: RNNDescriptor, extra: int = 0) -> None:
+def check_size(function: str, desc: RNNDescriptor) -> None:
     """Raise MemoryError for a buffer beyond the address space; NumPy itself raises for smaller ones."""
-    nbytes = (_size(desc) + extra) * desc.np_dtype.itemsize
+    nbytes = _size(desc) * desc.np_dtype.itemsize
     if nbytes > maxsize:
         raise MemoryError(message(function, "desc", f"have weights of at most {maxsize} bytes", nbytes))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.descriptor import archive
+from rnnkit.common import archive
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import Network
 from rnnkit.interop.onnx import OPERATORS, OnnxNode, arguments_of, from_onnx

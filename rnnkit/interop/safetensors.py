@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.descriptor import archive
+from rnnkit.common import archive
 from rnnkit.descriptor.saved import descriptor_json, descriptor_of
 from rnnkit.errors import message
 from rnnkit.interop.networks import Network, blocks_of, network

@@ -14,16 +14,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rnnkit.descriptor import archive
-from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.language_model.every import interval
-from rnnkit.language_model.model import State, TextModel, read_model, read_object
-from rnnkit.language_model.settings import Settings, file_name, fits, number
+from rnnkit import RNNDescriptor
+from rnnkit.common import archive
+from rnnkit.common.console import file_name, number
+from rnnkit.language_model import files
+from rnnkit.language_model.model import State, TextModel, read_model
+from rnnkit.language_model.settings import KEPT, Kept, Settings, fits
 from rnnkit.language_model.training import Run, optimizer_of
 from rnnkit.training import Adam
 
 RUN, OPTIMIZER, STATE = "run", "optimizer_", "state_"  # name of a member, and prefixes of names
-OPTIONS = "log", "log_every", "validate_every", "sample_every", "save_every", "keep"  # also fields of a record
 FINITE = number(float, -sys.float_info.max)
 
 
@@ -33,8 +33,8 @@ def entry(parse: Callable[[str], Any], **default: Any) -> Any:
 
 
 @dataclass
-class Record:
-    """Metadata of a run in its file."""
+class Record(Kept):
+    """Metadata of a run in its file, with the options that it keeps."""
 
     settings: Settings
     files: list[str] = entry(file_name)  # of the text, absolute paths; empty: the Python standard library
@@ -47,13 +47,6 @@ class Record:
     best_bits: float | None = entry(FINITE, default=None)  # by validation
     best_step: int = entry(number(int, 0), default=0)
     kept: list[int] = entry(number(int, 1), default_factory=list)  # steps of the saves that --keep has kept
-    # Options, which a run keeps until others are given.
-    log: str | None = entry(file_name, default=None)
-    log_every: str | None = entry(interval, default=None)
-    validate_every: str | None = entry(interval, default=None)
-    sample_every: str | None = entry(interval, default=None)
-    save_every: str | None = entry(interval, default=None)
-    keep: int | None = entry(number(int, 0), default=None)
     # State of the log.
     log_bits: float = entry(FINITE, default=0.0)
     log_steps: int = entry(number(int, 0), default=0)
@@ -62,7 +55,7 @@ class Record:
     @property
     def options(self) -> dict[str, Any]:
         """The options that are known, by name."""
-        return {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
+        return {name: value for name in KEPT if (value := getattr(self, name)) is not None}
 
 
 class Checkpoint(NamedTuple):
@@ -79,8 +72,8 @@ def digest(text: bytes) -> str:
     return sha256(text).hexdigest()
 
 
-def members(run: Run, record: Record, state: State) -> dict[str, Any]:
-    """Return the members of a run's file besides those of its model, by name."""
+def arrays(run: Run, record: Record, state: State) -> dict[str, Any]:
+    """Return the arrays of a run's file besides those of its model, by name."""
     about = vars(record) | {"settings": json.loads(record.settings.to_json())}
     states = {STATE + name: array for name, array in state._asdict().items() if array is not None}
     optimizer = {OPTIMIZER + name: array for name, array in run.optimizer.state.items()}
@@ -97,21 +90,20 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     ValueError
         The file is damaged, or holds something else, for example a finished model. Nothing in it is ever unpickled.
     """
-    with archive.opened("load", path) as file:
-        model = read_model(file)
-        if RUN not in file.names():
-            cure = "to continue from its weights, use --init-from"
-            raise file.refusal("hold an unfinished run", f"a finished model; {cure}")
-        record = _read_record(file)
-        desc = record.settings.desc
-        if desc != model.desc:
-            raise file.refusal(f"hold a run of its network {model.desc}", f"a run of {desc}")
-        optimizer = optimizer_of(model, record.settings)
-        states, own = _shapes(desc, record), optimizer.state
-        file.require((*(STATE + name for name in states), *(OPTIMIZER + name for name in own)))
-        state = State(**{name: file.array_of(STATE + name, desc.np_dtype, shape) for name, shape in states.items()})
-        arrays = {name: file.array_of(OPTIMIZER + name, array.dtype, array.shape) for name, array in own.items()}
-        optimizer.restore(arrays)
+    file = files.File(path)
+    model = read_model(file)
+    if RUN not in file.arrays:
+        cure = "to continue from its weights, use --init-from"
+        raise file.refusal("hold an unfinished run", f"a finished model; {cure}")
+    record = _read_record(file)
+    desc = record.settings.desc
+    if desc != model.desc:
+        raise file.refusal(f"hold a run of its network {model.desc}", f"a run of {desc}")
+    optimizer = optimizer_of(model, record.settings)
+    states, own = _shapes(desc, record), optimizer.state
+    file.require(*(STATE + name for name in states), *(OPTIMIZER + name for name in own))
+    state = State(**{name: file.array_of(STATE + name, desc.np_dtype, shape) for name, shape in states.items()})
+    optimizer.restore({name: file.array_of(OPTIMIZER + name, one.dtype, one.shape) for name, one in own.items()})
     return Checkpoint(record, model, optimizer, state)
 
 
@@ -121,8 +113,8 @@ def _shapes(desc: RNNDescriptor, record: Record) -> dict[str, tuple[int, ...]]:
     return {name: (desc.num_layers, record.settings.batch, size) for name, size in sizes.items()}
 
 
-def _read_record(file: archive.Reader) -> Record:
-    found, known = read_object(file, RUN), {one.name: one for one in fields(Record)}
+def _read_record(file: files.File) -> Record:
+    found, known = file.object_of(RUN), {one.name: one for one in fields(Record)}
     if found.keys() != known.keys():
         raise file.refusal(f"hold {RUN} with {', '.join(known)}", ", ".join(found)[:400])
     for name, one in known.items():
@@ -167,7 +159,8 @@ class Saver:
         before = kept = record.kept
         if self._keep:
             kept = [*(step for step in before if step < run.step), run.step][-self._keep :]
-        archive.write(self.out, run.model.members() | members(run, replace(record, kept=kept), state))
+        own = run.model.arrays() | arrays(run, replace(record, kept=kept), state)
+        files.write(self.out, run.model.desc, run.model.parameters.network, own)
         if self._keep:
             self._link(self._sibling(f"step{run.step}"))
         record.kept = kept  # only now: after a save that fails, the list is unchanged

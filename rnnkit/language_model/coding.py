@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 
-from rnnkit.compression.coder import RangeDecoder, RangeEncoder, write_frequencies
+import rnnkit
+from rnnkit.compression import RangeDecoder, RangeEncoder
 from rnnkit.descriptor.saved import descriptor_json
-from rnnkit.language_model.model import State, TextModel
-from rnnkit.network.changing import BufferedSteps, ChangingPlan
-from rnnkit.training import Adam, clip_gradient_norm
-from rnnkit.training.packed_readout import PackedReadout
+from rnnkit.language_model.model import ALL_BYTES, State, TextModel
+from rnnkit.network.changing import ChangingPlan
+from rnnkit.training import Adam, clip_gradient_norm, dense
 
 MIN_ROW = 256  # bytes; a short block has fewer rows
 CHUNK_BYTES = 1024  # bytes that are encoded at once if the model does not learn
@@ -54,41 +53,36 @@ class Coder:
         self._blocks = [block for block, _ in model.weight_decay_groups]
         self._updates, self._is_packed = 0, False
         self._plan: ChangingPlan | None = None
-        self._scores: Any = None  # the readout
-        self._steps: BufferedSteps | None = None
         if chunk:
             self._optimizer = Adam([model.parameters.flat[block] for block in self._blocks], beta2=BETA2)
 
     def encode(self, data: bytes) -> bytes:
         """Return the payload of a block of at least one byte."""
-        encoder, state = RangeEncoder(), State()
+        encoder, state = RangeEncoder(self.model.class_of), State()
         text, before = self._rows(np.frombuffer(data, np.uint8))
         for start, stop, count in self._pieces(len(data)):
             targets, inputs = text[start:stop, :count], before[start:stop, :count]
             scores, state = self._predict(inputs, state.map(_rows_of(count)))
-            encoder.encode_checked(targets.ravel().astype(np.int64), self._frequencies(scores))
+            encoder.encode_scores(targets.ravel(), scores)
             self._learn(scores, targets)
             self._progress(targets.size)
         return encoder.finish()
 
     def decode(self, payload: bytes, size: int) -> bytes:
         """Return the block of `size` bytes that has this payload."""
-        decoder, state = RangeDecoder(payload), State()
+        decoder, state = RangeDecoder(payload, self.model.class_of), State()
         text, before = self._rows(np.zeros(size, np.uint8))
         for start, stop, count in self._pieces(size):
-            plan, state = self._packed(), state.map(_rows_of(count))
-            if not self._steps or self._steps.batch_size != count:
-                self._steps = plan.steps(count)
-            self._steps.begin(*state)
+            state = state.map(_rows_of(count))
+            stream, inputs = self._stream(count, state), self.model.inputs(ALL_BYTES)
             for t in range(start, stop):
-                y = self._steps.step(self.model.inputs(before[t, :count]))
-                text[t, :count] = decoder.decode_checked(self._frequencies(self._scores(y)))
-                before[t + 1, :count] = text[t, :count]
+                y = stream.step(inputs.take(before[t, :count], axis=0))
+                text[t, :count] = before[t + 1, :count] = decoder.decode_scores(self._scores(y))
             if self._chunk:
                 scores, state = self._predict(before[start:stop, :count], state)
                 self._learn(scores, text[start:stop, :count])
             else:
-                state = State(*self._steps.states)
+                state = State(**stream.state)
             self._progress((stop - start) * count)
         return text.T.tobytes()[:size]
 
@@ -115,27 +109,33 @@ class Coder:
                 yield start, min(start + chunk, end), count
 
     def _packed(self) -> ChangingPlan:
-        """Return the plan, after packing the current weights of it and of the readout."""
-        parameters = self.model.parameters
+        """Return the plan, after packing the current weights."""
+        w = self.model.parameters.network
         if self._plan is None:
-            self._plan = ChangingPlan(self.model.desc, parameters.network)
-            self._scores = PackedReadout(parameters.readout, self.model.num_classes, self._streams)
+            self._plan = ChangingPlan(self.model.desc, w)
         elif not self._is_packed:
-            self._plan.repack(parameters.network)
-            self._scores.pack()
+            self._plan.repack(w)
         self._is_packed = True
         return self._plan
+
+    def _stream(self, count: int, state: State) -> rnnkit.Stream:
+        """Return the states of so many rows, for single steps."""
+        stream = self._packed().stream(count)
+        if state.hx is not None:
+            found = {"hx": state.hx}
+            if state.cx is not None:
+                found["cx"] = np.concatenate(state.cx, axis=2) if isinstance(state.cx, tuple) else state.cx
+            stream.restore(found)
+        return stream
+
+    def _scores(self, y: np.ndarray) -> np.ndarray:
+        return dense(self.model.parameters.readout, y, self.model.num_classes)
 
     def _predict(self, inputs: np.ndarray, state: State) -> tuple[np.ndarray, State]:
         if self._chunk:
             return self.model.predict(inputs, state)
         y, *after = self._packed().infer(self.model.inputs(inputs), *state)
         return self._scores(y.reshape(inputs.size, -1)), State(*after)
-
-    def _frequencies(self, scores: np.ndarray) -> np.ndarray:
-        table = np.empty((len(scores), 256), np.int32)
-        write_frequencies(table, scores, self.model.class_of, max(256 - len(self.model.alphabet), 1))
-        return table
 
     def _learn(self, scores: np.ndarray, targets: np.ndarray) -> None:
         if not self._chunk:

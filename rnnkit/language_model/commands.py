@@ -1,20 +1,18 @@
-"""The commands sample, score, plot and warmup."""
+"""The commands sample, score and plot."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 
-from rnnkit import warmup
-from rnnkit.descriptor import archive
-from rnnkit.descriptor.descriptor import HOST_DTYPES, MODES
+from rnnkit.common import archive
+from rnnkit.common.console import CommandError, optional_import
 from rnnkit.language_model import corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel
-from rnnkit.language_model.console import CommandError, check_distinct_files, optional_import, progress_bar
+from rnnkit.language_model.console import check_distinct_files
 
 
 def sample(args: argparse.Namespace) -> None:
@@ -55,23 +53,3 @@ def plot(args: argparse.Namespace) -> None:
     with archive.replacing("plot", out) as file:
         figure.savefig(file, format="png")
     print(f"saved     {out}")
-
-
-def warm_up(args: argparse.Namespace) -> None:
-    """Compile the kernels, or load them from the cache, and print its folder."""
-    dtypes = args.dtype or HOST_DTYPES
-    if args.precision and "float32" not in dtypes:
-        raise CommandError(f"warmup: --precision needs --dtype float32, got {' '.join(dtypes)}")
-    descs = list(warmup.networks(args.mode or MODES, dtypes))
-    shown = False if args.quiet else optional_import("warmup", "tqdm") and sys.stderr.isatty()
-    with progress_bar(total=len(descs), unit="network") if shown else nullcontext() as bar:
-        for desc in descs:
-            if bar is not None:
-                bar.set_postfix_str(f"{desc.mode} {desc.dtype}")
-            warmup.compile_kernels(desc, args.precision or () if desc.dtype == "float32" else ())
-            if bar is not None:
-                bar.update()
-    from rnnkit_kernels.machine.jit import FOLDER  # imports Numba
-
-    size = sum(path.stat().st_size for path in Path(FOLDER.path).glob("*")) if Path(FOLDER.path).is_dir() else 0
-    print(f"kernels   {FOLDER.path}, {size / 1e6:.1f} MB")

@@ -13,11 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rnnkit.compression.container import Damage
-from rnnkit.descriptor import archive
+from rnnkit.common import archive
+from rnnkit.common.console import CommandError, progress_bar
 from rnnkit.language_model import compressor
 from rnnkit.language_model import model as textmodel
-from rnnkit.language_model.console import CommandError, check_distinct_files, progress_bar
+from rnnkit.language_model.console import check_distinct_files
+from rnnkit.language_model.container import Damage
 
 SUFFIX = ".rnk"
 logger = logging.getLogger("rnnkit")

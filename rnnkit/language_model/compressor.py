@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
+import numpy as np
+
 import rnnkit
 from rnnkit.cells import LayerNormLSTM
-from rnnkit.compression import container
-from rnnkit.compression.container import Damage
-from rnnkit.errors import message
+from rnnkit.errors import message, wrong_type
+from rnnkit.language_model import container
 from rnnkit.language_model.coding import MIN_ROW, Coder, digest
+from rnnkit.language_model.container import Damage
 from rnnkit.language_model.model import TextModel
-from rnnkit.training.arguments import integer
 
 BLOCK = container.MAX_BLOCK_BYTES
 """Bytes of data in a block."""
@@ -110,9 +111,10 @@ def description(
         streams = STREAMS if chunk else STREAMS_PRETRAINED
     checked = [("streams", streams, MAX_STREAMS)] + ([("hidden", hidden, MAX_HIDDEN)] if model is None else [])
     for name, value, high in checked:
-        integer("compress", name, value, 1)
-        if value > high:
-            raise ValueError(message("compress", name, f"be at most {high}", value))
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise wrong_type("compress", name, "an int", value)
+        if not 1 <= value <= high:
+            raise ValueError(message("compress", name, "be at least 1" if value < 1 else f"be at most {high}", value))
     how = Description(model is not None, streams, chunk, *((hidden, EMBEDDING) if model is None else (0, 0)), b"")
     desc = _desc(hidden, EMBEDDING) if model is None else model.desc
 

@@ -8,18 +8,9 @@ import tomllib
 from collections.abc import Callable
 from typing import Any
 
-from rnnkit.descriptor import archive
-from rnnkit.language_model.console import CommandError, Parser
-from rnnkit.language_model.every import Every
-from rnnkit.language_model.settings import BUDGETS, file_name
-
-KINDS: dict[Any, tuple[str, set[type]]] = {  # parser of an option -> description and types of its value in a file
-    None: ("true or false", {bool}),
-    file_name: ("a text", {str}),
-    str: ("a text", {str}),
-    Every: ("a text or a number", {str, int, float}),
-}
-NUMBER: tuple[str, set[type]] = "a number", {int, float}
+from rnnkit.common import archive
+from rnnkit.common.console import CommandError, Parser
+from rnnkit.language_model.settings import BUDGETS, KINDS, NUMBER, flag
 
 
 def parsed(add_options: Callable[[Parser], None], args: argparse.Namespace) -> dict[str, Any]:
@@ -67,7 +58,7 @@ def _arguments(path: str, parser: Parser) -> list[str]:
 
 def _argument(path: str, key: str, value: Any, action: argparse.Action) -> list[str]:
     values = value if action.nargs == "*" and isinstance(value, list) else [value]
-    expected, types = KINDS.get(action.type, NUMBER)
+    expected, types = KINDS.get(flag if action.nargs == 0 else action.type, NUMBER)
     if not all(type(one) in types for one in values):
         raise CommandError(f"train: --config {path}: {key} must be {expected}, got {value!r}"[:400])
     if action.nargs == 0:

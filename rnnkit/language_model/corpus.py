@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rnnkit.descriptor import archive
+from rnnkit.common import archive
 from rnnkit.errors import message
 
 LIBRARY_BYTES = 5 << 20  # more than a training run reads by default

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-
-from rnnkit.language_model.training import Run
+from typing import Any
 
 UNITS = {"": ("steps", 1), "s": ("seconds", 1), "m": ("seconds", 60), "h": ("seconds", 3600), "%": ("percent", 1)}
 
@@ -17,7 +16,7 @@ def interval(text: str) -> str:
 
 
 class Every:
-    """An interval of a run, for example "500" (steps), "30s", "10m", "2h" or "5%"; the same on every rank.
+    """An interval of a `training.Run`, for example "500" (steps), "30s", "10m", "2h" or "5%"; the same on every rank.
 
     Parameters
     ----------
@@ -40,16 +39,16 @@ class Every:
     def __str__(self) -> str:
         return self._text
 
-    def start(self, run: Run) -> Every:
+    def start(self, run: Any) -> Every:
         """Count from the current position of the run."""
         self._count = self._number(run)
         return self
 
-    def due(self, run: Run) -> bool:
+    def due(self, run: Any) -> bool:
         """Return whether another interval has ended since the last call, or since `start`."""
         before, self._count = self._count, self._number(run)
         return self._count > before
 
-    def _number(self, run: Run) -> int:
+    def _number(self, run: Any) -> int:
         done = {"steps": run.step, "seconds": run.seconds, "percent": 100 * run.progress}[self._unit]
         return int(done / self._amount + 1e-9)  # tolerates rounding, as in 0.3 / 0.1

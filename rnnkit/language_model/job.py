@@ -11,27 +11,17 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from rnnkit.descriptor import archive
+from rnnkit.common import archive
+from rnnkit.common.console import USER_ERRORS, CommandError, Parser, error_text, optional_import
 from rnnkit.language_model import checkpoint, corpus
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.checkpoint import Record, Saver
 from rnnkit.language_model.configuration import parsed
-from rnnkit.language_model.console import (
-    USER_ERRORS,
-    CollectiveError,
-    CommandError,
-    Named,
-    Parser,
-    check_distinct_files,
-    error_text,
-    optional_import,
-)
-from rnnkit.language_model.every import Every
+from rnnkit.language_model.console import CollectiveError, Named, check_distinct_files
 from rnnkit.language_model.report import Log, LogState
-from rnnkit.language_model.settings import Settings
+from rnnkit.language_model.settings import DEFAULTS, KEPT, Settings
 from rnnkit.language_model.training import Run, optimizer_of
 
-DEFAULTS = {"out": "model.npz", "save_every": "10m", "keep": 0, "validate_every": "5%", "log_every": "20"}
 KEEP_LABEL = "--out with --keep"  # in messages, for the files that both options name
 MAX_NAMES_CHARS = 1 << 20  # of the list of the text's files, as JSON in the file of a run
 MODEL_SETTINGS = ("mode", "layer_norm", "layers", "hidden", "embedding")  # settings that the file of a model has
@@ -134,8 +124,7 @@ def _job(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: 
 
 def _with_defaults(given: dict[str, Any], record: Record | None) -> dict[str, Any]:
     """Return all options: those given, then those of the resumed run, then the defaults."""
-    texts: dict[str, Any] = DEFAULTS | ({"out": given["resume"]} | record.options if record else {})
-    return {name: Every(text) if name.endswith("_every") else text for name, text in texts.items()} | given
+    return DEFAULTS | ({"out": given["resume"]} | record.options if record else {}) | given
 
 
 def _record_options(record: Record, options: dict[str, Any]) -> None:
@@ -149,9 +138,9 @@ def _record_options(record: Record, options: dict[str, Any]) -> None:
     log = str(Path(options["log"]).absolute()) if "log" in options else None
     if log != record.log:
         record.log_digest = None
-    for name in checkpoint.OPTIONS:
+    for name in KEPT:
         if name in options:
-            setattr(record, name, str(options[name]) if name.endswith("_every") else options[name])
+            setattr(record, name, options[name])
     record.log = log
 
 

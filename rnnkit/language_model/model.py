@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from itertools import accumulate
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 import rnnkit
 from rnnkit import training
 from rnnkit.common.numbers import uniform
-from rnnkit.descriptor import archive
-from rnnkit.descriptor.descriptor import HOST_DTYPES
-from rnnkit.descriptor.saved import members, read
-from rnnkit.descriptor.weights import check_size
-from rnnkit.training.embedding import add_rows
+from rnnkit.errors import message
+from rnnkit.language_model import files
+from rnnkit.types import HostDType
 
 ALL_BYTES = np.arange(256, dtype=np.uint8)
 ALPHABET = "alphabet"
 OTHER_PARAMETERS = ("embedding", "output_weight", "output_bias")  # besides the network's
 TRAINED_WITH = "trained_with"
+DTYPES = get_args(HostDType)
 EXTRA_SUMS = 3  # elements after the gradient, summed over ranks with it
 
 
@@ -78,7 +78,9 @@ class Parameters:
             (num_classes,),
         )
         ends = list(accumulate(map(math.prod, shapes)))
-        check_size("Parameters", desc, ends[-1] - rnnkit.num_weights(desc))
+        nbytes = (ends[-1] + num_extra) * desc.np_dtype.itemsize
+        if nbytes > sys.maxsize:  # for what is below, NumPy raises MemoryError
+            raise MemoryError(message("Parameters", "desc", f"have weights of at most {sys.maxsize} bytes", nbytes))
         self.buffer = np.zeros(ends[-1] + num_extra, desc.np_dtype)
         self.flat = self.buffer[: ends[-1]]
         parts = np.split(self.flat, ends[:-1])
@@ -217,7 +219,11 @@ class TextModel:
         dx = rnnkit.backward(
             self.desc, parameters.network, self._workspace, dy.reshape(*targets.shape, -1), dw=gradient.network
         ).dx
-        add_rows(gradient.embedding, classes.ravel(), dx.reshape(targets.size, -1))
+        # The index of each number, not of each row, for which NumPy takes five times as long.
+        size = self.desc.input_size
+        places = classes.reshape(-1, 1) * size + np.arange(size)
+        with np.errstate(all="ignore"):  # as kernels do
+            np.add.at(gradient.embedding.reshape(-1), places.reshape(-1), dx.reshape(-1))
         return loss.loss * count + self._nats_of_others(wanted)
 
     def nats(self, y: np.ndarray, targets: np.ndarray) -> float:
@@ -266,14 +272,12 @@ class TextModel:
         ValueError
             `path` is not a regular file.
         """
-        archive.write(path, self.members())
+        files.write(path, self.desc, self.parameters.network, self.arrays())
 
-    def members(self) -> dict[str, Any]:
-        """Return the members of a model's file, by name."""
-        network = members(self.desc, self.parameters.network)
+    def arrays(self) -> dict[str, Any]:
+        """Return the arrays of a model's file besides its network, by name."""
         others = {name: getattr(self.parameters, name) for name in OTHER_PARAMETERS}
-        own = {ALPHABET: self.alphabet, TRAINED_WITH: json.dumps(self.trained_with)}
-        return network | others | own
+        return others | {ALPHABET: self.alphabet, TRAINED_WITH: json.dumps(self.trained_with)}
 
 
 def load(path: str | PathLike[str]) -> TextModel:
@@ -287,45 +291,30 @@ def load(path: str | PathLike[str]) -> TextModel:
         The file is damaged, or holds something else, for example a model of rnnkit 0.4, which has no alphabet. Nothing
         in it is ever unpickled, as in `rnnkit.load`.
     """
-    with archive.opened("load", path) as file:
-        return read_model(file)
+    return read_model(files.File(path))
 
 
-def read_model(file: archive.Reader) -> TextModel:
-    """Read a model from an open file, which may hold more; raise ValueError as `load` does."""
-    desc, network = read(file)
-    if desc.dtype not in HOST_DTYPES or desc.bidirectional or desc.inputs_size:
-        expected = f"hold a network with one direction, no side inputs, and dtype {' or '.join(HOST_DTYPES)}"
+def read_model(file: files.File) -> TextModel:
+    """Return the model of a file, which may hold more; raise ValueError as `load` does."""
+    desc = file.desc
+    if desc.dtype not in DTYPES or desc.bidirectional or desc.inputs_size:
+        expected = f"hold a network with one direction, no side inputs, and dtype {' or '.join(DTYPES)}"
         raise file.refusal(expected, repr(desc))
-    file.require((*OTHER_PARAMETERS, ALPHABET, TRAINED_WITH))
+    file.require(*OTHER_PARAMETERS, ALPHABET, TRAINED_WITH)
     alphabet = _read_alphabet(file)
     parameters = Parameters(desc, len(alphabet) + 1)
-    parameters.network[:] = network
+    parameters.network[:] = file.weights
     for name in OTHER_PARAMETERS:
         own = getattr(parameters, name)
         own[:] = file.array_of(name, own.dtype, own.shape)
-    return TextModel(desc, alphabet, parameters, read_object(file, TRAINED_WITH))
+    return TextModel(desc, alphabet, parameters, file.object_of(TRAINED_WITH))
 
 
-def _read_alphabet(file: archive.Reader) -> np.ndarray:
-    dtype, shape, *_ = file.header(ALPHABET)
-    if dtype != np.uint8 or len(shape) != 1 or not 1 <= shape[0] <= 256:
+def _read_alphabet(file: files.File) -> np.ndarray:
+    alphabet = file.arrays[ALPHABET]
+    if alphabet.dtype != np.uint8 or alphabet.ndim != 1 or not 1 <= alphabet.size <= 256:
         expected = f"hold {ALPHABET} of dtype uint8 and shape (1..256,)"
-        raise file.refusal(expected, f"dtype {dtype} and shape {shape}")
-    alphabet = file.array(ALPHABET)
+        raise file.refusal(expected, f"dtype {alphabet.dtype} and shape {alphabet.shape}")
     if np.any(alphabet[1:] <= alphabet[:-1]):
         raise file.refusal(f"hold {ALPHABET} in ascending order", "a different order, or a byte twice")
     return alphabet
-
-
-def read_object(file: archive.Reader, name: str) -> dict[str, Any]:
-    """Read a member that is one JSON object."""
-    text = file.text(name)
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise file.refusal(f"hold {name} as JSON", str(error)[:400]) from error
-    if not isinstance(found, dict):
-        raise file.refusal(f"hold {name} as a JSON object", type(found).__name__)
-    return found
-

@@ -13,9 +13,9 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import Any, NamedTuple, TextIO
 
-from rnnkit.descriptor import archive
+from rnnkit.common import archive
+from rnnkit.common.console import CommandError, progress_bar
 from rnnkit.errors import message
-from rnnkit.language_model.console import CommandError, progress_bar
 from rnnkit.language_model.training import Run, Step
 
 COLUMNS = "step", "bytes", "seconds", "learning_rate", "gradient_norm", "train_bits", "validation_bits"

@@ -15,17 +15,10 @@ from typing import Any
 import numpy as np
 
 from rnnkit import distributed
+from rnnkit.common.console import USER_ERRORS, CommandError, Interrupted, Parser, error_text
 from rnnkit.language_model import sampling, scoring
-from rnnkit.language_model.console import (
-    USER_ERRORS,
-    CollectiveError,
-    CommandError,
-    Interrupted,
-    Parser,
-    Signals,
-    deferred_signals,
-    error_text,
-)
+from rnnkit.language_model.console import CollectiveError, Signals, deferred_signals
+from rnnkit.language_model.every import Every
 from rnnkit.language_model.job import Job, compare, prepared
 from rnnkit.language_model.report import Progress
 from rnnkit.language_model.training import Run
@@ -78,7 +71,7 @@ def _introduce(job: Job) -> None:
 def _work(job: Job, signals: Signals) -> None:
     """Train until the run is done or interrupted by a signal."""
     run, options = job.run, job.options
-    every = {name: options[name].start(run) for name in options if name.endswith("_every")}
+    every = {name: Every(options[name]).start(run) for name in options if name.endswith("_every")}
     with (
         Progress(run, job.tqdm if job.first else None) as progress,
         np.errstate(over="ignore", invalid="ignore"),  # the check of the loss below reports it

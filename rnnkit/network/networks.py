@@ -7,8 +7,8 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 
+from rnnkit.common import archive
 from rnnkit.common.arrays import Array
-from rnnkit.descriptor import archive
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.modes import not_a_cell
 from rnnkit.descriptor.saved import extra_arrays, read

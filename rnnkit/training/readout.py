@@ -96,7 +96,7 @@ def dense(w: Array, x: Array, num_outputs: int, *, out: Array | None = None) -> 
         arguments.separate("dense", "out", out, w=w, x=x)
     library = library_of(x)
     y = library.empty(shape, x.dtype) if out is None else out
-    rows, x_rows = y.reshape(-1, num_outputs), x.reshape(-1, x.shape[-1])
+    rows, x_rows = (y, x) if x.ndim == 2 else (y.reshape(-1, num_outputs), x.reshape(-1, x.shape[-1]))
     if library is np:
         _on_cpu().forward(w, x_rows, rows)
         return y
@@ -250,6 +250,9 @@ def _check_directions(function: str, value: Any) -> int:
 
 
 def _check_input(function: str, w: Any, x: Any, num_outputs: int) -> None:
+    is_usual = type(w) is np.ndarray is type(x) and w.dtype is x.dtype and x.ndim == 2 and w.dtype in arguments.DTYPES
+    if is_usual and w.shape == (num_outputs * (x.shape[1] + 1),) and x.shape[1] and w.flags.c_contiguous:
+        return
     input_size = arguments.last_size(function, "x", x, "input_size")
     reason = f"for input_size={input_size} and num_outputs={num_outputs}"
     arguments.check_like(function, "w", w, x, "x", (num_outputs * (input_size + 1),), reason)

@@ -12,26 +12,25 @@ _ADAPTER = {
     "rnnkit/interop/safetensors.py": "interop_safetensors interop_networks docstrings",
     "rnnkit/interop": "interop_onnx onnx_cells onnx_files onnx_written onnx_node_tests interop_networks interop_keras "
     "interop_jax interop_torch interop_flux interop_mxnet interop_refusals docstrings docs",
-    "rnnkit/compression/container.py": "compress compress_limits compress_command",
     "rnnkit/compression": "range_coder compress docstrings docs",
     "rnnkit/language_model/coding.py": "compress",
+    "rnnkit/language_model/container.py": "compress compress_limits compress_command",
+    "rnnkit/language_model/files.py": "language_model_model train_run train_record",
     "rnnkit/language_model/compressor.py": "compress_limits compress compress_command",
     "rnnkit/language_model/compress_command.py": "compress_command",
-    "rnnkit/language_model/console.py": "command_signals main train_command",
-    "rnnkit/language_model/command_line.py": "main command_signals",
+    "rnnkit/language_model/console.py": "command_signals main train_command train_places",
+    "rnnkit/language_model/options.py": "main command_signals",
     "rnnkit/language_model": "language_model_model language_model_corpus language_model_sampling "
     "language_model_scoring train_run train_record train_places train_log main score_and_plot train_command "
-    "language_model_torch train_ranks warmup training_readout docs",
+    "language_model_torch train_ranks training_readout docs",
     "rnnkit/sklearn": "sklearn_pooling sklearn_refusals sklearn_learning sklearn_estimators docs",
     "rnnkit/torch": "torch_operator torch_resets torch_cells torch_small torch_classes torch_plain torch_modules "
     "torch_parameters torch_chains torch_storage torch_autograd torch_acceleration torch torch_gpu docs",
-    "rnnkit/training/embedding.py": "checked_calls language_model_model",
-    "rnnkit/training/packed_readout.py": "checked_calls compress",
     "rnnkit/training": "training_clipping training_losses training_optimizers training_padding training_readout "
     "training_docstrings training_kernels training_gpu docs",
 }
 _PUBLIC = {
-    "rnnkit/descriptor/archive.py": "archive archive_names network network_objects main",
+    "rnnkit/common/archive.py": "archive archive_names network network_objects main",
     "rnnkit/common/extras.py": "extras archive",
     "rnnkit/common/startup.py": "command_signals",
     "rnnkit/network/changing.py": "checked_calls compress",
@@ -58,7 +57,10 @@ _PUBLIC = {
     "rnnkit/network/stream.py": "resets stream stream_errors network_objects exclusive own_cells docs",
     "rnnkit/descriptor/weights.py": "weights digests descriptor network shipped_cells interop_networks docstrings",
     "rnnkit/descriptor/views.py": "assigned_weights network interop_networks",
-    "rnnkit/warmup.py": "warmup",
+    "rnnkit/commands/check.py": "check_command",
+    "rnnkit/commands/warmup.py": "warmup",
+    "rnnkit/commands": "main command_signals warmup",
+    "rnnkit/common/console.py": "command_signals main train_command warmup",
     "rnnkit": "resets checks errors workspace exclusive plan_calls fork_locks debugging aliasing digests forward "
     "backward time_checkpoints checkpoint_memory steps stream stream_errors gpu_standin imports subclasses network "
     "network_objects docstrings readme",

@@ -58,7 +58,7 @@ FAULTS = {
          "layout = weight_layout(desc)", "layout = weight_layout(desc)[:2]"),
     ],
     "rnnkit/language_model/checkpoint.py": [
-        ("the optimizer begins anew", "        optimizer.restore(", "        dict("),
+        ("the optimizer begins anew", "    optimizer.restore(", "    dict("),
     ],
     "rnnkit/language_model/job.py": [
         ("a refusal of one rank leaves the others waiting",
@@ -86,13 +86,15 @@ FAULTS = {
         ("a model that learns goes on behind damage", "how.chunk and block.count != 0", "False"),
         ("a given model learns itself", "own = model.copy()", "own = model"),
     ],
-    "rnnkit/compression/container.py": [
+    "rnnkit/language_model/container.py": [
         ("a payload is not looked at", "if zlib.crc32(payload) == crc:", "if True:"),
         ("a head is not looked at", "== (zlib.crc32(data[start:stop]),):", "!= ():"),
         ("nothing may be lost", "if number != expected or at != place:", "if False:"),
     ],
     "rnnkit/compression/coder.py": [
-        ("a symbol without a frequency is encoded", "if not table[np.arange(count), found].all():", "if False:"),
+        ("a symbol without a frequency is encoded", "if not table[np.arange(len(table)), found].all():", "if False:"),
+        ("symbols of the last class do not share it", "classes.others if count == classes.last + 1 else 1", "1"),
+        ("a class may have several symbols", "if (counts[:high] > 1).any():", "if False:"),
     ],
     "rnnkit/language_model/scoring.py": [
         ("rows that learn begin at a NUL byte", "np.broadcast_to(read[-1], (1,", "np.broadcast_to(read[-1] * 0, (1,"),

@@ -126,7 +126,7 @@ FAULTS = {
         ("a layer's gradient is written over the one above", 'f"dlayer_{lowest.layer % 2}"', '"dlayer"'),
     ],
     "rnnkit/cpu/infer.py": [
-        ("y is in the memory of the plan", "return y.copy() if is_kept else y, hx", "return y, hx"),
+        ("y is in the memory of the plan", "rows.after(kept.hidden).copy()", "rows.after(kept.hidden)"),
         ("layers share what they put out", "_OUTPUTS = 3", "_OUTPUTS = 1"),
         ("a plan keeps what every layer puts out", "_OUTPUTS = 3", "_OUTPUTS = 99"),
     ],
@@ -185,7 +185,6 @@ FAULTS = {
         ("bytes outside of the alphabet have the whole share each", "weights[scores.size - 1] //= others", "pass"),
     ],
     "kernels/rnnkit_kernels/dense.py": [
-        ("rows of a table are replaced", "add(own, part(rows", "copy(own, part(rows"),
         ("all blocks of x are the first",
          "pack_sources(terms, some, team)", "pack_sources(terms, Range(0, some.stop - some.start), team)"),
     ],

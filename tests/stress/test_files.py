@@ -275,20 +275,21 @@ def test_savers_at_once(trial, tmp_path):
 
 
 FUZZER = """
-import io, sys, zipfile
+import os, sys, tempfile, zipfile
 import atheris
 with atheris.instrument_imports(include=["zipfile", "json", "rnnkit"]):
-    from rnnkit.descriptor import saved
+    import rnnkit
     from rnnkit.language_model import model as textmodel
-    from rnnkit.descriptor.archive import Reader
 
 zipfile.ZipExtFile._update_crc = lambda self, data: None  # else nothing behind a checksum is ever reached
+path = os.path.join(tempfile.mkdtemp(), "fuzzed")
 
 def read(data):
+    with open(path, "wb") as file:
+        file.write(data)
     try:
-        file = Reader("load", "fuzzed", io.BytesIO(data))
-        saved.read(file)
-        textmodel.read_model(file)
+        rnnkit.load(path)
+        textmodel.load(path)
     except ValueError:
         pass
 

@@ -1,8 +1,8 @@
 """Calls that need every kernel once."""
 
 import rnnkit
+from rnnkit.commands.warmup import compile_kernels, networks
 from rnnkit.descriptor.descriptor import HOST_DTYPES, MODES
-from rnnkit.warmup import compile_kernels, networks
 
 
 def train_infer_and_step(problem):

@@ -1,0 +1,30 @@
+"""`rnnkit explain`: `rnnkit.explain` for a network of one of the modes."""
+
+from __future__ import annotations
+
+import argparse
+from typing import get_args
+
+import rnnkit
+from rnnkit.common.console import Parser, add_option, number
+from rnnkit.types import Mode
+
+
+def add_options(parser: Parser) -> None:
+    """Add the options of the command."""
+    parser.description = "Print how calls of one size run on this machine: route, threads, memory and operations."
+    parser.add_argument("mode", metavar="MODE", choices=get_args(Mode), help=f"one of {', '.join(get_args(Mode))}")
+    for name, about in (("input_size", "I"), ("hidden_size", "H"), ("T", "steps"), ("N", "sequences")):
+        parser.add_argument(name, type=number(int, 0 if name in "TN" else 1), metavar=name.upper(), help=about)
+    add_option(parser, "--layers", number(int, 1), 1, "number of layers")
+    parser.add_argument("--bidirectional", action="store_true", help="run both directions")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
+    parser.set_defaults(run=explain)
+
+
+def explain(args: argparse.Namespace) -> None:
+    """Print the explanation."""
+    desc = rnnkit.RNNDescriptor(
+        args.mode, args.input_size, args.hidden_size, args.layers, args.bidirectional, dtype=args.dtype
+    )
+    print(rnnkit.explain(desc, args.T, args.N))
