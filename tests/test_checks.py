@@ -22,7 +22,7 @@ def zeros(*shape, dtype="float32"):
 
 
 # These also take an array beside which the others must be: one on the host.
-PLACED = (checks.array, checks.hidden, checks.cell, checks.dy, checks.weights, checks.weight_gradient)
+PLACED = (checks.array, checks.hidden, checks.cell_state, checks.dy, checks.weights, checks.weight_gradient)
 HOST = np.zeros(1)
 
 
@@ -47,9 +47,9 @@ ACCEPTED = [
     (checks.hidden, "hx", None, 3, LSTM),
     (checks.hidden, "hx", zeros(4, 3, 8), 3, LSTM),
     (checks.hidden, "dhy", zeros(4, 3, 5), 3, PROJECTED),
-    (checks.cell, "cx", None, 3, GRU),
-    (checks.cell, "cx", zeros(4, 3, 8), 3, LSTM),
-    (checks.cell, "dcy", zeros(4, 3, 8), 3, PROJECTED),
+    (checks.cell_state, "cx", None, 3, GRU),
+    (checks.cell_state, "cx", zeros(4, 3, 8), 3, LSTM),
+    (checks.cell_state, "dcy", zeros(4, 3, 8), 3, PROJECTED),
     (checks.dy, None, 7, 3, LSTM),
     (checks.dy, zeros(7, 3, 16), 7, 3, LSTM),
     (checks.dy, zeros(7, 3, 10), 7, 3, PROJECTED),
@@ -107,11 +107,11 @@ REFUSED = [
     (checks.hidden, ("hx", zeros(4, 3, 8), 3, PROJECTED), ValueError,
      "hx", ["(num_layers*num_directions=4, batch_size=3, proj_size=5)", (4, 3, 8)]),
     (checks.hidden, ("hx", 0.0, 3, LSTM), TypeError, "hx", ["numpy.ndarray", "float"]),
-    (checks.cell, ("cx", zeros(4, 3, 5), 3, PROJECTED), ValueError,
+    (checks.cell_state, ("cx", zeros(4, 3, 5), 3, PROJECTED), ValueError,
      "cx", ["(num_layers*num_directions=4, batch_size=3, hidden_size=8)", (4, 3, 5)]),
-    (checks.cell, ("cx", zeros(1, 3, 2), 3, GRU), ValueError,
+    (checks.cell_state, ("cx", zeros(1, 3, 2), 3, GRU), ValueError,
      "cx", [None, 'mode="gru"', "array", (1, 3, 2), CELL_CURE]),
-    (checks.cell, ("dcy", [0.0], 3, GRU), ValueError, "dcy", [None, 'mode="gru"', "list", CELL_CURE]),
+    (checks.cell_state, ("dcy", [0.0], 3, GRU), ValueError, "dcy", [None, 'mode="gru"', "list", CELL_CURE]),
     (checks.dy, (zeros(7, 3, 8), 7, 3, LSTM), ValueError,
      "dy", ["(seq_len=7, batch_size=3, num_directions*hidden_size=16)", (7, 3, 8)]),
     (checks.dy, (zeros(6, 3, 10), 7, 3, PROJECTED), ValueError,

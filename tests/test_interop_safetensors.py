@@ -138,7 +138,7 @@ DESCRIPTORS = [
     (lambda found: found | {"num_layers": 2}, ["pack_weights: named", 8, "weight_layout"]),
     (lambda found: found | {"hidden_size": 2**31}, ["RNNDescriptor: hidden_size", 2147483647, 2**31]),
     (lambda found: found | {"more": 1}, ["missing fields []", "unknown fields ['more']"]),
-    (lambda found: {"mode": "lstm"}, ["missing fields ['bias', 'bidirectional', "]),
+    (lambda found: {"mode": "lstm"}, ["missing fields ['allow_tf32', 'bias', 'bidirectional', "]),
     (lambda found: [], ["missing fields"]),
 ]
 

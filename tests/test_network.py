@@ -296,7 +296,7 @@ BAD_MEMBERS = [
     (dict(format=np.array(1, object)), [DAMAGED, "object array format"]),
     (dict(descriptor="lstm"), ["descriptor", "Expecting value"]),
     (dict(descriptor="3"), ["descriptor", "'int' object is not iterable"]),
-    (dict(descriptor="[]"), ["descriptor", "missing fields ['bias', 'bidirectional', "]),
+    (dict(descriptor="[]"), ["descriptor", "missing fields ['allow_tf32', 'bias', 'bidirectional', "]),
     (dict(descriptor=descriptor(without=["dtype", "bias"])),
      ["descriptor", "missing fields ['bias', 'dtype']", "unknown fields []"]),
     (dict(descriptor=descriptor(peephole=True)),

@@ -10,7 +10,7 @@ import pytest
 from public_names import PAGE, PUBLIC, PUBLIC_OF, names_of
 
 import rnnkit
-from rnnkit.language_model import command_line
+from rnnkit.commands import command_line
 
 TEXT = PAGE.read_text()
 AT_1_0 = PAGE.with_name("public-names.md").read_text()

@@ -101,20 +101,9 @@ def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, lik
 
 
 def forward(
-    desc: RNNDescriptor,
-    w: Array,
-    x: Array,
-    hx: Array | None = None,
-    cx: Any = None,
-    *,
-    lengths: Any = None,
-    inputs: Any = None,
-    resets: Any = None,
-    initial: Initial = "zeros",
-    seed: int | None = None,
-    first_row: int = 0,
-    workspace: Workspace | None = None,
-    checkpoint_steps: int | None = None,
+    desc: RNNDescriptor, w: Array, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None,
+    inputs: Any = None, resets: Any = None, initial: Initial = "zeros", seed: int | None = None, first_row: int = 0,
+    workspace: Workspace | None = None, checkpoint_steps: int | None = None,
 ) -> Forward[Any]:
     """Run the network over a batch of sequences and save what backward needs.
 
