@@ -42,11 +42,11 @@ class Pool:
     def shrink(self) -> None:
         """Drop idle objects, the longest unused first, until the rest is within the limit."""
         shelves = sorted(self._shelves.copy().values(), key=lambda shelf: shelf.used)
-        total = sum(one.nbytes for shelf in shelves for one in tuple(shelf.idle))
+        total = sum(nbytes for shelf in shelves for _, nbytes in tuple(shelf.idle))
         for shelf in shelves:
             while total > self.limit and shelf.idle:
                 try:
-                    total -= shelf.idle.popleft().nbytes
+                    total -= shelf.idle.popleft()[1]
                 except IndexError:  # another thread has taken it
                     break
         self.nbytes = total
@@ -64,29 +64,29 @@ class Pool:
 
 
 class Shelf:
-    """Idle objects of one kind, any of which serves."""
+    """Idle objects of one kind, any of which serves, each with its bytes."""
 
     __slots__ = "_pool", "idle", "used"
 
     def __init__(self, pool: Pool) -> None:
-        self._pool, self.idle = pool, deque[Any]()
+        self._pool, self.idle = pool, deque[tuple[Any, int]]()
         self.used = pool.uses
 
     def take(self) -> Any:
         """Return the object that was idle for the shortest time, or None."""
         try:
-            found = self.idle.pop()
+            found, nbytes = self.idle.pop()
         except IndexError:  # none, or another thread has taken it
             return None
-        self._pool.nbytes -= found.nbytes
+        self._pool.nbytes -= nbytes
         return found
 
     def give_back(self, one: Any) -> None:
         """Make an object idle."""
-        pool = self._pool
-        self.idle.append(one)
+        pool, nbytes = self._pool, one.nbytes
+        self.idle.append((one, nbytes))
         pool.uses = self.used = pool.uses + 1
-        pool.nbytes += one.nbytes
+        pool.nbytes += nbytes
         if pool.nbytes > pool.limit:
             pool.shrink()
 

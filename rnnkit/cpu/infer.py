@@ -91,6 +91,7 @@ class PackedNetwork(Stack):
         super().__init__(desc, layers, packed, in_place)
         self._groups, self._columns = groups_of(desc, False, precision, in_place), layers[0].columns
         self._packing: list[Callable[[np.ndarray], None]] = []
+        self.nbytes = packed.nbytes  # and of the memory of calls
         self._last: tuple[Steps, int, StepRows, Kept] | None = None  # of `run_exclusively`
 
     def repack(self, w: np.ndarray) -> None:
@@ -104,11 +105,6 @@ class PackedNetwork(Stack):
         w = flat(w)
         for call in self._packing:
             call(w)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the packed weights and of the memory of calls."""
-        return self.weights.nbytes + self._memory.nbytes
 
     def infer(
         self, x: np.ndarray, hx: Any, cx: Any, options: CallOptions, w: np.ndarray | None = None,
@@ -172,6 +168,7 @@ class PackedNetwork(Stack):
         groups = self._prepare_groups(scheduler, packed, hidden, arena.take, arena.take)
         calls = [call for _, calls in groups for call in calls]
         clearing = prepare_clearing([hidden], rows, of_states=True)
+        self.nbytes = self.weights.nbytes + self._memory.nbytes
         states = desc.num_pseudo_layers, rows.batch_size, desc.output_size
         cells = (*states[:2], desc.states_size) if desc.has_cell_state else None
         return Kept(hidden, [*calls, *(partial(_without_arrays, clear) for clear in clearing)], states, cells)

@@ -198,7 +198,7 @@ FAULTS = {
         ("a view does not keep the memory in use", "own.__array_interface__, own.lease = interface, lease",
          "own.__array_interface__, own.lease = interface, None"),
         ("the limit does not count", "if pool.nbytes > pool.limit:", "if False:"),
-        ("what is used last goes first", "shelf.idle.popleft().nbytes", "shelf.idle.pop().nbytes"),
+        ("what is used last goes first", "shelf.idle.popleft()[1]", "shelf.idle.pop()[1]"),
     ],
     "rnnkit/cpu/rows.py": [
         ("a longer batch is served", "seq_len == capacity or seq_len < capacity <= limit", "True"),
