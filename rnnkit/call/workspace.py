@@ -114,7 +114,8 @@ def workspace_nbytes(desc: RNNDescriptor, T: int, N: int, checkpoint_steps: int 
         Bytes of the workspace after a forward on NumPy arrays. They exclude x, which is kept by reference, and packed
         weights and scratch of backward, although these stay in the same memory for the next call. Without checkpoints
         they include y. With checkpoints they include the saved states, one segment with all that backward needs of it
-        and, with two directions, the outputs of every layer but the last. On a GPU cuDNN decides the size.
+        and, with two directions, the outputs of every layer but the last. Memory that is reused stays as large as its
+        longest batch needed, or a quarter more. On a GPU cuDNN decides the size.
 
     Raises
     ------
