@@ -111,3 +111,26 @@ def test_no_capacity_is_above_what_one_kernel_call_runs():
     arena = memory.Memory().arena
     found = [rows.rows_of(steps.steps_of(count, 4), arena, 16).capacity for count in (5, 10, 14, 16, 20, 19)]
     assert found == [5, 12, 16, 16, 20, 19]
+
+
+@pytest.mark.parametrize("lengths", [None, [3, 0, 9, 1]])
+@pytest.mark.parametrize("name", ["row_numbers", "_cut", "_list"])
+def test_an_interrupt_while_rows_are_listed(monkeypatch, name, lengths):
+    """The next call lists them again: also one of the number of steps that was interrupted."""
+    net, rng = rnnkit.LSTM(3, 5, bidirectional=True, seed=0), np.random.default_rng(0)
+    x, longer = (rng.standard_normal((count, 4, 3), np.float32) for count in (9, 20))
+    expected, workspace = net.forward(x, lengths=lengths).y.copy(), net.forward(longer).workspace
+    workspace = net.forward(longer, lengths=[20, 3, 0, 1], workspace=workspace).workspace
+
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rows if name == "row_numbers" else rows.StepRows, name, interrupted, raising=False)
+        for kind in workspace.memory.arena.rows.values():
+            patch.setitem(kind.__dict__, name, interrupted) if name == "_list" and kind.padded else None
+        try:
+            net.forward(x, lengths=lengths, workspace=workspace)
+        except KeyboardInterrupt:
+            pass
+    assert_same_bits("y", net.forward(x, lengths=lengths, workspace=workspace).y, expected)

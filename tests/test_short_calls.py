@@ -14,6 +14,7 @@ from shipped_networks import INPUT, LENGTHS, N, T, arrays_of, cases
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
+from rnnkit.call import pool
 from rnnkit.call.memory import Memory
 from rnnkit.call.pool import IDLE
 from rnnkit.cells import RegularizedLSTM
@@ -287,6 +288,21 @@ def test_a_large_y_is_a_view_that_keeps_the_memory_in_use():
     assert np.array_equal(part, expected[3:, ::2])
     del part
     assert len(shelf.idle) == 2
+
+
+def test_shelves_are_few_and_a_dropped_one_stands_for_the_new_one(monkeypatch):
+    monkeypatch.setattr(pool, "_MAX_SHELVES", 3)
+    own, one = pool.Pool(100), np.empty(10, np.uint8)
+    first = own.shelf("a")
+    first.give_back(one)
+    for key in "bcd":
+        own.shelf(key).give_back(np.empty(10, np.uint8))
+    assert first.is_dropped and first.take() is None and own.nbytes <= 30
+    first.give_back(one)
+    assert own.shelf("a").take() is one is not first
+    for _ in range(20):
+        first.give_back(one)
+    assert len(own.shelf("a").idle) <= 10 and own.nbytes <= 100
 
 
 def test_all_idle_memory_can_be_freed():

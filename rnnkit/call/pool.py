@@ -36,7 +36,7 @@ class Pool:
         if found is None:
             if len(self._shelves) >= _MAX_SHELVES:
                 self._drop_shelf()
-            found = self._shelves.setdefault(key, Shelf(self))
+            found = self._shelves.setdefault(key, Shelf(self, key))
         return found
 
     def shrink(self) -> None:
@@ -53,27 +53,31 @@ class Pool:
 
     def clear(self) -> None:
         """Drop all idle objects."""
-        self._shelves = {}
+        for shelf in self._shelves.copy().values():
+            shelf.idle.clear()
         self.nbytes = 0
 
     def _drop_shelf(self) -> None:
-        shelves = self._shelves.copy()
-        oldest = min(shelves, key=lambda key: shelves[key].used, default=None)
-        self._shelves.pop(oldest, None)  # its users keep it, and what they give back, until they end
+        oldest = min(self._shelves.copy().values(), key=lambda shelf: shelf.used)
+        self._shelves.pop(oldest.key, None)
+        oldest.is_dropped = True
+        oldest.idle.clear()
         self.shrink()
 
 
 class Shelf:
     """Idle objects of one kind, any of which serves, each with its bytes."""
 
-    __slots__ = "_pool", "idle", "used"
+    __slots__ = "_pool", "idle", "is_dropped", "key", "used"
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool, self.idle = pool, deque[tuple[Any, int]]()
-        self.used = pool.uses
+    def __init__(self, pool: Pool, key: Any) -> None:
+        self._pool, self.key, self.idle = pool, key, deque[tuple[Any, int]]()
+        self.used, self.is_dropped = pool.uses, False  # a dropped shelf stands for the new one of its key
 
     def take(self) -> Any:
         """Return the object that was idle for the shortest time, or None."""
+        if self.is_dropped:
+            return self._pool.shelf(*self.key).take()
         try:
             found, nbytes = self.idle.pop()
         except IndexError:  # none, or another thread has taken it
@@ -83,6 +87,9 @@ class Shelf:
 
     def give_back(self, one: Any) -> None:
         """Make an object idle."""
+        if self.is_dropped:
+            self._pool.shelf(*self.key).give_back(one)
+            return
         pool, nbytes = self._pool, one.nbytes
         self.idle.append((one, nbytes))
         pool.uses = self.used = pool.uses + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import count
 from typing import Any
 
@@ -60,7 +61,7 @@ class PreparedCall:
         self._rows = StepRows(capacity, batch_size, padded=False)
         self._prepared = prepare_forward(workspace, self._rows, threads, route.in_place)
         self._hidden = self._prepared.arrays[f"hidden_l{desc.num_layers - 1}"]
-        self._backward: PreparedBackward | None = None
+        self._backwards: deque[PreparedBackward] = deque()
         self._states = desc.num_pseudo_layers, batch_size, desc.output_size
         self._cells = (*self._states[:2], desc.states_size) if desc.has_cell_state else None
         self.nbytes = workspace.memory.nbytes
@@ -96,14 +97,15 @@ class PreparedCall:
         dx = np.empty((seq_len, self._rows.batch_size, self.desc.row_size) if wants_dx else (0,), w.dtype)
         if self.desc.inputs_size and wants_dx:
             dx[:, :, self.desc.input_size :] = 0  # `PreparedBackward.run` adds to them
-        backward, self._backward = self._backward, None  # another thread may run a backward of the same forward
-        if backward is None:
+        try:
+            backward = self._backwards.pop()
+        except IndexError:  # the first one, or another thread runs a backward of the same forward
             threads, in_place = self._threads, self._route.in_place_back
             backward = prepare_backward(self.desc, self._prepared.arrays, self._rows, threads, in_place, Arena())
         backward.run(BackwardArrays(w, x, dy, dx, dhx, dcx, dw, 0, 0, dw_is_new, wants_dhx, True), dx)
         if gathered is not None:
             gathered.take(self.ws_address, backward.dgates_address, x if type(x) is int else x.ctypes.data)
-        self._backward = backward
+        self._backwards.append(backward)
         return dx
 
     def mark_overwritten(self) -> None:

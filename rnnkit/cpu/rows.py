@@ -136,27 +136,29 @@ class StepRows(Steps):
     def relist(self, seq_len: int, lengths: np.ndarray, resets: Resets | None = None) -> StepRows:
         """Replace the lists by those of sequences of these lengths; returns self, which must be `padded`."""
         self.resets = resets
-        self._resize(seq_len)
+        self._begin(seq_len)
         self._list((lengths, _NO_MARKS if resets is None else resets.marks.reshape(-1)))
         for parts, bounds in self._bounds.items():
             bounds[:] = self._cut(parts)
+        self.seq_len = seq_len
         return self
 
     def relist_evenly(self, seq_len: int) -> StepRows:
         """Replace the lists by those of sequences of so many steps each; returns self, which must not be `padded`."""
         size, numbers, (final, _, alternating, initial) = self.batch_size, self._numbers, self._ends
-        self._resize(seq_len)
+        self._begin(seq_len)
         np.multiply(row_numbers(seq_len + 1), size, out=self.starts)
         self.lengths[:] = seq_len
         np.add(numbers, seq_len * size, out=final)
         np.add(numbers, seq_len % 2 * size, out=alternating)
         np.add(numbers, (seq_len + 1) * size, out=initial)
+        self.seq_len = seq_len
         return self
 
-    def _resize(self, seq_len: int) -> None:
-        if seq_len != self.seq_len:
-            self.seq_len = seq_len
-            self.starts.resize(seq_len + 1, refcheck=False)  # in place: kernel calls keep the address of the object
+    def _begin(self, seq_len: int) -> None:
+        """Begin to relist. `seq_len` is set last: after an interrupt the lists are of no batch."""
+        self.seq_len = -1
+        self.starts.resize(seq_len + 1, refcheck=False)  # in place: kernel calls keep the address of the object
 
     def states_after(self, states: np.ndarray) -> np.ndarray:
         """Return `after` of the longest batch."""
