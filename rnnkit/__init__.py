@@ -35,7 +35,7 @@ Debugging and errors:
     set_debug             backward then raises if w or x changed since forward
     set_idle_memory       how much memory of finished calls is kept for later ones
     check_cell            checks the gradients of a custom cell against finite differences
-    explain, Explanation, Way                  how a call of some size runs: route, threads, memory, operations
+    explain, Explanation, Route                how a call of some size runs: route, threads, memory, operations
     BackendError, WorkspaceError
 
 Import these explicitly: rnnkit.training (optimizers, losses, padding), rnnkit.cells, rnnkit.compression, rnnkit.torch,
@@ -72,7 +72,7 @@ from rnnkit.network.engine import backward as backward
 from rnnkit.network.engine import forward as forward
 from rnnkit.network.engine import infer as infer
 from rnnkit.network.explanation import Explanation as Explanation
-from rnnkit.network.explanation import Way as Way
+from rnnkit.network.explanation import Route as Route
 from rnnkit.network.explanation import explain as explain
 from rnnkit.network.networks import GRU as GRU
 from rnnkit.network.networks import LSTM as LSTM

@@ -71,7 +71,7 @@ TUPLES = {name: thing for name, thing in public_objects().items() if hasattr(thi
 
 def test_there_is_something_to_read():
     assert {"forward", "num_weights", "RNNDescriptor", "LSTM", "LSTM.backward", "Plan.step", "load"} <= FUNCTIONS.keys()
-    assert {"Forward", "Backward", "Infer", "WeightBlock", "Explanation", "Way"} == TUPLES.keys()
+    assert {"Forward", "Backward", "Infer", "WeightBlock", "Explanation", "Route"} == TUPLES.keys()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -43,7 +43,7 @@ def test_it_is_what_calls_do(monkeypatch, options, seq_len, batch_size):
     assert explained.backward.weights == ("in place" if scheduler.in_place else "packed")
     made.clear()
     net.infer(x)
-    assert explained.infer.route == ("stepwise" if stepwise else "by layer")
+    assert explained.infer.kind == ("stepwise" if stepwise else "by layer")
     assert bool(made) != bool(stepwise)
     for scheduler in made:
         assert explained.infer.weights == ("in place" if scheduler.in_place else "packed")
@@ -68,7 +68,7 @@ def test_kernel_calls_are_counted(monkeypatch):
 
 def test_no_steps_are_nothing():
     explained = rnnkit.explain(network("GRU"), 0, 3)
-    assert explained.forward.route == explained.backward.route == explained.infer.route == "nothing"
+    assert explained.forward.kind == explained.backward.kind == explained.infer.kind == "nothing"
 
 
 def test_what_is_compiled_is_listed():

@@ -271,7 +271,7 @@ def test_after_an_error_in_the_caller_the_next_call_works(two_threads, monkeypat
 
 
 def test_a_worker_that_comes_too_late_is_not_waited_for(two_threads, monkeypatch):
-    """The caller goes on alone when its patience ends, and the worker finds the door closed."""
+    """The caller runs alone when its wait limit is reached; the worker that comes later does not take part."""
     late, seen = threading.Event(), np.zeros(2)
 
     def delayed(*arguments):

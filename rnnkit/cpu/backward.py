@@ -28,13 +28,13 @@ def backward(
 ) -> tuple:
     """Compute dx (empty unless wanted), dhx, dcx and dw, with scratch from the arena. If dw is given, the gradient is
     added to it."""
-    way = route(desc, workspace.steps.seq_len, workspace.steps.batch_size)
-    steps = rows_of(workspace.steps, arena, way.limit)
+    own_route = route(desc, workspace.steps.seq_len, workspace.steps.batch_size)
+    steps = rows_of(workspace.steps, arena, own_route.limit)
     is_new = dw is None and not steps.listed and steps.seq_len * steps.batch_size > 0
     dw, threads = np.empty(w.shape, w.dtype) if is_new else dw, thread_pool.wanted_size()
     result = begin(desc, w, steps, dhy, dcy, dw, wants_dx)
-    make = partial(prepare_backward, desc, workspace.arrays, steps, threads, way.in_place_back, arena)
-    key = desc, steps, threads, way.in_place_back, way.is_short
+    make = partial(prepare_backward, desc, workspace.arrays, steps, threads, own_route.in_place_back, arena)
+    key = desc, steps, threads, own_route.in_place_back, own_route.is_short
     gradient = arena.cached("backward", key, make) if steps.is_kept else make()
     dhx, dcx = result[1:3]
     of_resets = reset_gradients(workspace.steps, dhx, dcx)

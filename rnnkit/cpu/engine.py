@@ -67,11 +67,11 @@ def forward(
     if workspace.checkpoint_steps is not None:
         return checkpoints.forward(desc, w, x, hx, cx, workspace)
     arena = workspace.memory.arena
-    way = route(desc, workspace.steps.seq_len, workspace.steps.batch_size)
-    steps = rows_of(workspace.steps, arena, way.limit, hx, cx)
+    own_route = route(desc, workspace.steps.seq_len, workspace.steps.batch_size)
+    steps = rows_of(workspace.steps, arena, own_route.limit, hx, cx)
     threads = thread_pool.wanted_size()
-    make = partial(prepare_forward, workspace, steps, threads, way.in_place)
-    key = desc, steps, threads, way.in_place, way.is_short
+    make = partial(prepare_forward, workspace, steps, threads, own_route.in_place)
+    key = desc, steps, threads, own_route.in_place, own_route.is_short
     prepared = arena.cached("forward", key, make) if steps.is_kept else make()
     workspace.arrays, (hy, cy) = prepared.arrays, final_states(desc, steps.batch_size)
     arrays = forward_arrays(x, flat(w), hx, cx, hy, cy)

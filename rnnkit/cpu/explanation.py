@@ -17,18 +17,18 @@ from rnnkit_kernels.machine import thread_pool
 _Facts = tuple[str, str, int, int, int, int]
 
 
-def ways(desc: RNNDescriptor, seq_len: int, batch_size: int) -> Iterator[_Facts]:
-    """Yield the fields of `explanation.Way` for forward, backward and infer."""
+def routes(desc: RNNDescriptor, seq_len: int, batch_size: int) -> Iterator[_Facts]:
+    """Yield the fields of `explanation.Route` for forward, backward and infer."""
     if seq_len * batch_size == 0:
         yield from [("nothing", "in place", 1, 0, 0, 0)] * 3
         return
-    way, size = route(desc, seq_len, batch_size), (seq_len, batch_size)
-    yield _by_layer(desc, *size, way.in_place, "forward", workspace_nbytes(desc, *size))
-    yield _by_layer(desc, *size, way.in_place_back, "backward", 0)
+    own, size = route(desc, seq_len, batch_size), (seq_len, batch_size)
+    yield _by_layer(desc, *size, own.in_place, "forward", workspace_nbytes(desc, *size))
+    yield _by_layer(desc, *size, own.in_place_back, "backward", 0)
     if is_stepwise(desc.evaluating, steps_of(*size)):
-        yield _stepwise(desc, *size, way.in_place)
+        yield _stepwise(desc, *size, own.in_place)
     else:
-        yield _by_layer(desc.evaluating, *size, way.in_place, "infer", 0)
+        yield _by_layer(desc.evaluating, *size, own.in_place, "infer", 0)
 
 
 def compiled(desc: RNNDescriptor) -> tuple[str, ...]:

@@ -12,12 +12,12 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.errors import message, wrong_type
 
 
-class Way(NamedTuple):
+class Route(NamedTuple):
     """How one kind of call runs.
 
     Attributes
     ----------
-    route : str
+    kind : str
         "stepwise": one kernel runs all layers, step by step; "by layer": a kernel call runs two pseudo-layers, the
         directions of a layer or two layers, over all steps; "nothing": there is no step.
     weights : str
@@ -32,7 +32,7 @@ class Way(NamedTuple):
         Floating-point operations of the matrix products, two for a multiply-add.
     """
 
-    route: str
+    kind: str
     weights: str
     threads: int
     kernel_calls: int
@@ -43,7 +43,7 @@ class Way(NamedTuple):
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         calls = "1 kernel call" if self.kernel_calls == 1 else f"{self.kernel_calls} kernel calls"
         work = f"{self.nbytes / 2**20:.3g} MiB, {self.flops / 1e6:.4g} MFLOP"
-        return f"{self.route}, weights {self.weights}, {threads}, {calls}, {work}"
+        return f"{self.kind}, weights {self.weights}, {threads}, {calls}, {work}"
 
 
 class Explanation(NamedTuple):
@@ -55,7 +55,7 @@ class Explanation(NamedTuple):
         The network.
     seq_len, batch_size : int
         T and N.
-    forward, backward, infer : Way
+    forward, backward, infer : Route
         The calls of these names, of `seq_len` steps of `batch_size` sequences of full length.
     compiled : tuple of str
         Names of the kernels of this network's cell and dtype that this process has compiled or loaded so far.
@@ -64,9 +64,9 @@ class Explanation(NamedTuple):
     desc: RNNDescriptor
     seq_len: int
     batch_size: int
-    forward: Way
-    backward: Way
-    infer: Way
+    forward: Route
+    backward: Route
+    infer: Route
     compiled: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ def explain(net: Any, T: int, N: int) -> Explanation:
     --------
     >>> import rnnkit
     >>> net = rnnkit.GRU(16, 32, seed=0)
-    >>> explain(net, 5, 1).infer.route, explain(net, 500, 64).infer.route
+    >>> explain(net, 5, 1).infer.kind, explain(net, 500, 64).infer.kind
     ('stepwise', 'by layer')
     """
     desc = net if isinstance(net, RNNDescriptor) else getattr(net, "desc", None)
@@ -118,5 +118,5 @@ def explain(net: Any, T: int, N: int) -> Explanation:
             raise ValueError(message("explain", name, f"be in 0..{MAX_SIZE}", size))
     with forking.importing:
         from rnnkit.cpu import explanation
-    ways = [Way(*facts) for facts in explanation.ways(desc, int(T), int(N))]
-    return Explanation(desc, int(T), int(N), *ways, explanation.compiled(desc))
+    routes = [Route(*facts) for facts in explanation.routes(desc, int(T), int(N))]
+    return Explanation(desc, int(T), int(N), *routes, explanation.compiled(desc))
