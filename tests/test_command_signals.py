@@ -44,6 +44,46 @@ def test_a_signal_leaves_no_temporary_file(folder, arguments, name, status, prin
     assert sorted(os.listdir(folder)) == before
 
 
+# A command that is interrupted where Python drops what a handler raises, and in code that is run by `exec`.
+LOSSES = """
+import os, signal, sys, time
+from rnnkit.commands import command_line, table
+
+class Loses:
+    def __del__(self):
+        os.kill(os.getpid(), number)
+        time.sleep(1)
+
+def in_destructor(args):
+    Loses()
+    time.sleep(60)
+
+def in_exec(args):
+    exec("os.kill(os.getpid(), number); time.sleep(60)")
+
+class Command(table.Command):
+    def add_options(self, parser):
+        parser.set_defaults(run=run)
+
+def main():
+    table.COMMANDS["lose"] = Command("lose", "", "")
+    return command_line.main(["lose"])
+
+number, run = getattr(signal, sys.argv[1]), globals()[sys.argv[2]]
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("place", ["in_destructor", "in_exec"])
+@pytest.mark.parametrize(("name", "status", "printed"), ENDS)
+def test_a_signal_is_not_lost(tmp_path, place, name, status, printed):
+    (tmp_path / "lose.py").write_text(LOSSES)
+    with started(tmp_path, name, place, python=("-m", "lose"), preexec_fn=not_ignored) as process:
+        _, err = process.communicate(timeout=5)
+    assert (process.returncode, err) == (status, printed)
+
+
 def not_ignored():
     """SIGHUP is ignored under nohup, and children inherit that."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -89,12 +90,16 @@ def exiting_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise SystemExit with status 128 + number, so that no temporary file is left behind.
 
     By default they end the process at once; a second one still does. In a thread, or if the program handles or ignores
-    these signals, nothing changes.
+    these signals, nothing changes. Python drops an exception that a handler raises in a destructor or in a callback of
+    C, such as Numba has while it compiles: the signal is then sent again, Ctrl-C as well.
     """
     before: dict[int, Any] = {}
+    left: list[int] = []  # the signal that has raised SystemExit
+    hook = sys.unraisablehook
 
     def leave(number: int, frame: Any) -> None:
         restore()
+        left.append(number)
         raise SystemExit(128 + number)
 
     def restore() -> None:
@@ -102,7 +107,23 @@ def exiting_signals() -> Iterator[None]:
             if signal.getsignal(number) is leave:
                 signal.signal(number, handler)
 
-    if threading.current_thread() is threading.main_thread():
+    def send_again(dropped: Any) -> None:
+        if issubclass(dropped.exc_type, SystemExit) and left:
+            number = left.pop()
+            for one in before:
+                signal.signal(one, leave)
+        elif issubclass(dropped.exc_type, KeyboardInterrupt):
+            number = signal.SIGINT
+        else:
+            return hook(dropped)
+        # After this hook, which drops it, too; to the main thread, which may sleep.
+        to_main = hasattr(signal, "pthread_kill")  # not on Windows
+        send = partial(signal.pthread_kill, threading.get_ident()) if to_main else signal.raise_signal
+        threading.Timer(0.01, send, [number]).start()
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread:
+        sys.unraisablehook = send_again
         numbers = (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))  # Windows has no SIGHUP
         for number in numbers:
             if number is not None and signal.getsignal(number) is signal.SIG_DFL:
@@ -111,6 +132,8 @@ def exiting_signals() -> Iterator[None]:
         yield
     finally:
         restore()
+        if in_main_thread:
+            sys.unraisablehook = hook
 
 
 def error_text(error: Exception) -> str:
