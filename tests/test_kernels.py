@@ -213,7 +213,7 @@ def test_weight_gradients_over_chosen_rows(dtype, size, count, columns, units):
     scratch = np.full(scratch_size(columns + 3, size, count), np.nan, dtype)
     elements, rows = np.zeros(sync.sync_size(size), np.int64), Range(0, count)
     for thread_id in range(size):
-        _pack_sources(terms, rows, Team(thread_id, size, elements))
+        _pack_sources(terms, rows, scratch, columns + 3, Team(thread_id, size, elements))
     for thread_id in range(size):
         matrix, team = _rows(dgates, chosen), Team(thread_id, size, elements)
         zeros = np.zeros(units, dtype)

@@ -7,6 +7,7 @@ from float_modes import needs_mxcsr, watched
 from own_cells import Independent
 
 import rnnkit
+from rnnkit.cells import LEM, UGRNN, PeepholeLSTM
 from rnnkit.training import SGD, Adam, sigmoid_cross_entropy, softmax_cross_entropy
 from rnnkit_kernels.machine.jit import kernel
 from rnnkit_kernels.machine.small import flushed
@@ -76,6 +77,22 @@ def test_gradient_of_a_loss_at_the_last_step(kind, dtype):
         gradients = [one for one in (found.dhx, found.dcx) if one is not None]
     assert not any(one.any() for one in gradients) and not found.dx.any() and not found.dw.any()
     assert slow <= steps // 50  # where a gate is nearly closed
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", [UGRNN, *map(nightly, ("lstm", "gru", LEM, PeepholeLSTM))])
+def test_weight_gradients_on_silence(kind, dtype):
+    """The states decay from the first step on, their gradients from the last one on: all products are small."""
+    net, steps = decaying(kind, dtype), STEPS[dtype] // 2
+    x = np.zeros((steps, 4, 3), dtype)
+    x[0] = 1
+    workspace = net.forward(x).workspace
+    dy = np.zeros((steps, 4, 17), dtype)
+    for first in (0, steps // 2, steps - 1):
+        dy[:first], dy[first:] = 0, 1
+        dw = net.backward(workspace, dy).dw
+        assert not ((dw != 0) & (abs(dw) < np.finfo(dtype).tiny)).any()
+        assert dw.any()
 
 
 @pytest.mark.parametrize("dtype", SMALL)

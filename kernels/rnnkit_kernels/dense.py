@@ -68,7 +68,7 @@ def backward(dx, dw, dy, x, w, panels, block, scratch, zeros, numbers, rows, uni
             product_of_rows(own, gradient, some, terms[0].packed, weight, vectors, zeros, True, False)
     for start in range(0, rows, depth_block_of(scratch)):
         some = Range(start, min(start + depth_block_of(scratch), rows))
-        pack_sources(terms, some, team)
+        pack_sources(terms, some, scratch, columns.size, team)
         barrier(team)
         add_weight_gradients(terms, dw, False, gradient, some, scratch, zeros, columns, team)
         barrier(team)

@@ -301,7 +301,7 @@ def _run_pass_backward(cell, layer, schedule, is_first, is_last, arrays, zeros, 
         _add_vectors(cell, terms[-1], arrays.dw, is_new, bound.vectors, forward.constants.sizes.hidden, team)
         for row in range(starts[start], stop_row, depth_block_of(buffer)):
             rows = Range(row, min(row + depth_block_of(buffer), stop_row))
-            pack_sources(terms, rows, team)
+            pack_sources(terms, rows, scratch, numbers.size, team)
             barrier(team)
             begins = is_new and row == starts[start]
             add_weight_gradients(terms[:-1], arrays.dw, begins, dgates, rows, scratch, zeros, numbers, team)

@@ -321,7 +321,7 @@ def _carried_by(declaration, stage):
     """Return what a stage writes for another step: h and the states after the step, or the gradients by the states
     before it. That by h is completed by products (`loop_gradient._add_output_gradient`)."""
     if stage.is_gradient:
-        return {f"d{state}_prev" for state in declaration.states}
+        return set(stage.writes) - {f"d{one.name}" for one in declaration.vectors}
     forward = [one for one in declaration.stages if not one.is_gradient]
     later = {name for one in forward[forward.index(stage) + 1 :] for name in one.writes}
     return {"h", *declaration.states} - later

@@ -13,11 +13,13 @@ from .machine.jit import inner
 from .machine.matrix import Matrix, Range, add, clear, copy, row_part, shifted
 from .machine.partition import next_block, num_claims, partition
 from .machine.registers import I64, fma, not_inlined
+from .machine.small import small_of
 from .machine.tiles import ensure_in_place_tiles
 from .machine.transpose import transpose
 
 # Columns that a thread transposes at once: 400 KB, which fit into L2 with the panels of a wide tile; whole tiles of 6
 COLUMN_GRAIN = 96
+_ORDINARY = 2.0**-26  # products with gates' gradients, which are 0 or at least SMALL, are normal numbers
 PADDING = 16  # elements, a cache line of float32: with a power of two a square's lines would share a cache set
 
 
@@ -49,7 +51,7 @@ def column_stride(rows):
 
 def scratch_size(columns, threads, rows):
     """Return the scratch elements of `add_weight_gradients`, for so many rows at a time."""
-    return columns + threads * COLUMN_GRAIN * column_stride(rows)
+    return columns + rows + threads * COLUMN_GRAIN * column_stride(rows)
 
 
 def offsets_of(products, columns, threads, itemsize, rows, in_place):
@@ -126,13 +128,56 @@ def pack_terms(terms, team):
 
 
 @inner
-def pack_sources(terms, rows, team):
-    """Pack a block of rows of each term's source."""
+def pack_sources(terms, rows, scratch, num_columns, team):
+    """Pack a block of rows of each term's source, and mark the rows that have small numbers: behind the sums in the
+    scratch of `add_weight_gradients`."""
     for term in terms:
         for head in range(term.heads if term.block.size > 0 else 0):
             size, units = term.block.size // term.heads, term.weight.stride
             panels = part(term.block, head * size, (head + 1) * size)
             pack_rows(panels, shifted(term.source, head * units), rows, units, team)
+    marks = part(scratch, num_columns, num_columns + rows.stop - rows.start)
+    own = partition(marks.size, team.thread_id, team.size)
+    for i in range(own.start, own.stop):
+        marks[i] = 1 if _has_small_source(terms, rows.start + i, marks.dtype.type(_ORDINARY)) else 0
+
+
+@inner
+def _has_small_source(terms, row, ordinary):
+    """Return whether a number that W multiplied in this row is below `ordinary`, but not 0."""
+    not_inlined()
+    found = False
+    for term in terms:
+        source = row_part(term.source, row, Range(0, term.heads * term.weight.stride))
+        for j in range(source.size):
+            found |= (abs(source[j]) < ordinary) & (source[j] != 0)
+    return found
+
+
+@inner
+def _lift_of(marks):
+    """Return what is added to dw before the products of some rows, and subtracted after them: 0, or a number that makes
+    no difference except that sums of small products do not become subnormal, and stay so in all rows that follow."""
+    lift = small_of(marks)
+    for i in range(marks.size):
+        if marks[i] > 0:
+            return lift
+    return lift * 0
+
+
+@inner
+def _add(dw, columns, units, number):
+    not_inlined()
+    for column in range(columns.start, columns.stop):
+        own = row_part(dw, column, Range(0, units))
+        for j in range(own.size):
+            own[j] += number
+
+
+@inner
+def _clear(dw, columns, units):
+    for column in range(columns.start, columns.stop):
+        clear(row_part(dw, column, Range(0, units)))
 
 
 @inner
@@ -184,11 +229,12 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
     """Add the contribution of the rows, whose sources are packed, to dw, or write it if dw is new. Each column of
     `dgates` is handled by one thread.
 
-    `numbers` lists all columns; `scratch` holds their sums, and a block for each thread.
+    `numbers` lists all columns; `scratch` holds their sums, the marks of the rows, and a block for each thread.
     """
     not_inlined()
-    stride, one = stride_of(rows.stop - rows.start), (0,)
-    own = numbers.size + team.thread_id * COLUMN_GRAIN * stride
+    num_rows, one = rows.stop - rows.start, (0,)
+    stride, lift = stride_of(num_rows), _lift_of(part(scratch, numbers.size, numbers.size + num_rows))
+    own = numbers.size + num_rows + team.thread_id * COLUMN_GRAIN * stride
     for claim in range(num_claims(numbers.size, COLUMN_GRAIN, team)):
         columns = next_block(claim, numbers.size, COLUMN_GRAIN, team)
         if not _are_summed(terms, columns):  # for example slots that are saved for the gradient
@@ -206,19 +252,24 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
                 block_stop = min(stop, (block + 1) * count)
                 head, size, units = block % term.heads, term.block.size // term.heads, weight.stride
                 own_dw, source = Matrix(dw, weight.rows, weight.start, units), shifted(term.source, head * units)
-                if rows.stop - rows.start == 1:
+                own_columns, overwrites = Range(block_start, block_stop), is_new and lift == 0
+                if is_new and lift > 0:
+                    _clear(own_dw, own_columns, units)
+                if lift > 0:
+                    _add(own_dw, own_columns, units, lift)
+                if num_rows == 1:
                     only = row_part(source, rows.start, Range(0, units))
-                    _add_row(own_dw, dgates_t, Range(block_start, block_stop), only, is_new)
-                    block_start = block_stop
-                    continue
-                panels = part(term.block, head * size, (head + 1) * size)
-                listed = part(source.rows, rows.start, rows.stop)
-                product_of_rows(
-                    own_dw, dgates_t, Range(block_start, block_stop),
-                    Packed(panels, rows.stop - rows.start, units, one),
-                    Matrix(source.data, listed, source.start, source.stride),
-                    Range(0, vectors_of(scratch, units)), zeros, is_new, False
-                )
+                    _add_row(own_dw, dgates_t, own_columns, only, overwrites)
+                else:
+                    panels = part(term.block, head * size, (head + 1) * size)
+                    listed = part(source.rows, rows.start, rows.stop)
+                    product_of_rows(
+                        own_dw, dgates_t, own_columns, Packed(panels, num_rows, units, one),
+                        Matrix(source.data, listed, source.start, source.stride),
+                        Range(0, vectors_of(scratch, units)), zeros, overwrites, False
+                    )
+                if lift > 0:
+                    _add(own_dw, own_columns, units, -lift)
                 block_start = block_stop
             if term.bias >= 0:
                 for i in range(start, stop):

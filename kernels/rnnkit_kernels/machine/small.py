@@ -9,7 +9,7 @@ not. At 2**-100 a product with a weight of at least 2**-26 is still a normal num
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import lower_builtin, type_callable
+from numba.extending import intrinsic, lower_builtin, type_callable
 from numba.np.numpy_support import from_dtype
 
 SMALL = {types.float32: 2.0**-100, types.float64: 2.0**-960}
@@ -39,3 +39,10 @@ def _type_of_flushed(context):
 @lower_builtin(flushed, types.Float)
 def _lower_flushed(context, builder, signature, arguments):
     return emit_flushed(builder, *arguments)
+
+
+@intrinsic
+def small_of(typingctx, array):
+    """SMALL, for the dtype of an array."""
+    dtype = array.dtype
+    return dtype(array), lambda context, *_: context.get_constant(dtype, SMALL[dtype])
