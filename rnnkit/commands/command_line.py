@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        exec("")  # Python would end by the signal if the interrupted code was run by `exec`, as Numba's is: it forgets that
+        exec("")  # Python ends by the signal if interrupted code was run by `exec`, as Numba's is: now it forgets that
         print("rnnkit: interrupted", file=sys.stderr)
         return 130
     except Interrupted as end:
