@@ -22,7 +22,7 @@ from mutants.judges import judges
 from rnnkit_kernels.machine.jit import DIGEST, FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("rnnkit",)
+FOLDERS = ("rnnkit", "kernels/rnnkit_kernels")
 TEST_SECONDS, ALL_SECONDS = 150, 1800  # a fault that lets threads wait for ever is noticed too
 PASSED, NOTHING_RAN = 0, (4, 5)  # pytest's exit statuses
 
@@ -37,6 +37,13 @@ def drawn(root, count, seed, folders=FOLDERS):
     random.Random(seed).shuffle(every)
     found = (fault for fault in every if changes_something(fault, sources[fault.path]))
     return [fault for fault, _ in zip(found, range(count), strict=False)]
+
+
+def named(root, names):
+    """The generated faults with these names."""
+    paths = {name.split()[0]: (root / name.split()[0]).read_text() for name in names}
+    every = {fault.name: fault for path, source in paths.items() for fault in faults(path, source)}
+    return [every[name] for name in names]
 
 
 def tracked(root):
@@ -133,18 +140,35 @@ class Court:
         return self._own.copy
 
 
-def report(faults, root, jobs=1, write=print):
+class Table:
+    """Verdicts in a file, a line each: what it has is not judged again, so that a run can be cut off and go on."""
+
+    def __init__(self, path):
+        self._path = path
+        lines = path.read_text().splitlines() if path and path.exists() else ()
+        self.verdicts = dict(reversed(line.split("\t", 1)) for line in lines)
+
+    def add(self, name, verdict):
+        self.verdicts[name] = verdict = " ".join(verdict.split())
+        if self._path:
+            with self._path.open("a") as file:
+                file.write(f"{verdict}\t{name}\n")
+
+
+def report(faults, root, jobs=1, write=print, table=None):
     """Print a line for each fault and a summary; returns whether none survived."""
-    verdicts = []
+    table = table or Table(None)
+    left = [fault for fault in faults if fault.name not in table.verdicts]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         court = Court(root, Path(folder))
-        failure = court.before_any(faults, jobs)
+        failure = court.before_any(left, jobs) if left else ""
         if failure:
             write(f"BROKEN: without a fault the tests fail: {failure}", flush=True)
             return False
-        for fault, (verdict, seconds) in zip(faults, pool.map(court.verdict, faults), strict=True):
-            verdicts.append(verdict)
+        for fault, (verdict, seconds) in zip(left, pool.map(court.verdict, left), strict=True):
+            table.add(fault.name, verdict)
             write(f"{verdict}, {seconds:.0f} s: {fault.name}", flush=True)
+    verdicts = [table.verdicts[fault.name] for fault in faults]
     killed, survived, same = (sum(v.startswith(word) for v in verdicts) for word in ("killed", "SURV", "equivalent"))
     broken = len(verdicts) - killed - survived - same
     share = f"{killed / max(killed + survived, 1):.1%} of {killed + survived} killed"
@@ -157,6 +181,8 @@ def build_parser():
     parser.add_argument("--draw", type=int, metavar="N", help="N generated faults, instead of those written by hand")
     parser.add_argument("--seed", type=int, default=0, help="which ones (default: 0)")
     parser.add_argument("--folder", action="append", help=f"draw from files there (default: {', '.join(FOLDERS)})")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="add verdicts to it; what it has is not judged again")
+    parser.add_argument("--of", type=Path, metavar="FILE", help="the faults of a table, instead of others")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="faults at a time (default: one a core)")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only those whose names contain one of these")
     return parser
@@ -165,14 +191,16 @@ def build_parser():
 def main(arguments=None):
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.draw is None:
+    if options.of:
+        found = named(ROOT, Table(options.of).verdicts)
+    elif options.draw is None:
         found = written.all_faults(ROOT)
     else:
         found = drawn(ROOT, options.draw, options.seed, options.folder or FOLDERS)
     found = [fault for fault in found if not options.names or any(name in fault.name for name in options.names)]
     if not found:
         parser.error("no fault has such a name")
-    return 0 if report(found, ROOT, options.jobs) else 1
+    return 0 if report(found, ROOT, options.jobs, table=Table(options.table)) else 1
 
 
 if __name__ == "__main__":
