@@ -181,7 +181,7 @@ def build_parser():
     parser.add_argument("--draw", type=int, metavar="N", help="N generated faults, instead of those written by hand")
     parser.add_argument("--seed", type=int, default=0, help="which ones (default: 0)")
     parser.add_argument("--folder", action="append", help=f"draw from files there (default: {', '.join(FOLDERS)})")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="add verdicts to it; what it has is not judged again")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="add verdicts; what it has is not judged again")
     parser.add_argument("--of", type=Path, metavar="FILE", help="the faults of a table, instead of others")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="faults at a time (default: one a core)")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only those whose names contain one of these")
