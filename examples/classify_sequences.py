@@ -37,13 +37,13 @@ lengths = np.array([len(text) for text in texts])
 print(f"{len(texts)} strings of {lengths.min()} to {lengths.max()} letters")
 
 net = rnnkit.LSTM(len(ALPHABET), 32, seed=0)
-net.views["bias_ih_l0"][32:64] = 1.0                      # open forget gates (i, f, g, o): it remembers from the start
+net.views["bias_ih_l0"][32:64] = 1.0  # open forget gates (i, f, g, o): it remembers from the start
 output_layer = training.init_dense(32, num_outputs=2, seed=1)  # linear layer: last hidden state -> score per class
 optimizer = training.Adam([net.weights, output_layer])
 for epoch in range(20):
     losses = []
     for batch in training.bucket_batches(lengths[:5000], 32, seed=epoch):  # similar lengths together: little padding
-        x, batch_lengths = training.pad([sequences[i] for i in batch])     # (T, N, 7) and (N,)
+        x, batch_lengths = training.pad([sequences[i] for i in batch])  # (T, N, 7) and (N,)
         y, hy, cy, workspace = net.forward(x, lengths=batch_lengths)
         loss = training.softmax_cross_entropy(training.dense(output_layer, hy[0], 2), labels[batch])
         dhy, doutput_layer = training.dense_backward(output_layer, hy[0], loss.gradient)

@@ -28,7 +28,7 @@ net = rnnkit.GRU(1, 64, seed=0)
 output_layer = training.init_dense(64, 1, seed=1)
 optimizer, workspace = training.Adam([net.weights, output_layer]), None
 for update in range(400):
-    values = sensors(32, 101)[:, :, None]                       # (T + 1, N, 1)
+    values = sensors(32, 101)[:, :, None]  # (T + 1, N, 1)
     y, hy, _, workspace = net.forward(values[:-1], workspace=workspace)
     loss = training.squared_error(training.dense(output_layer, y, 1), values[1:])
     dy, doutput_layer = training.dense_backward(output_layer, y, loss.gradient)
@@ -39,10 +39,10 @@ for update in range(400):
 STREAMS, TICKS = 1000, 150
 values = sensors(STREAMS, TICKS + 1)
 forecast = np.full_like(values, np.nan)
-stream = net.prepare().stream(STREAMS)                          # weights packed once, a row of states for each sensor
+stream = net.prepare().stream(STREAMS)  # weights packed once, a row of states for each sensor
 seen, seconds = np.zeros(STREAMS, int), 0.0
 for _ in range(TICKS):
-    rows = np.flatnonzero(rng.random(STREAMS) < 0.8)            # the sensors that have sent a value this time
+    rows = np.flatnonzero(rng.random(STREAMS) < 0.8)  # the sensors that have sent a value this time
     start = time.perf_counter()
     y = stream.step(values[seen[rows], rows][:, None], rows=rows)  # (n, 1) in, (n, 64) out
     seen[rows] += 1

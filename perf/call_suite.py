@@ -39,9 +39,7 @@ class Call(NamedTuple):
 
 
 _STEPS, _ROWS, _SIZES = (1, 5, 20, 100), (1, 8, 32), (16, 32, 64, 100, 128, 256, 512)
-CALLS = tuple(
-    Call(*one) for one in product(("GRU", "LSTM", "RNN"), _STEPS, _ROWS, _SIZES, _LAYERS, ("infer", "train"))
-)
+CALLS = tuple(Call(*one) for one in product(("GRU", "LSTM", "RNN"), _STEPS, _ROWS, _SIZES, _LAYERS, ("infer", "train")))
 
 
 class Row(NamedTuple):

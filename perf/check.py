@@ -18,9 +18,7 @@ TF32_BOUND = 1e-2
 KINK_BOUND = 5e-3
 
 
-def deviation(
-    arrays: Mapping, expected: Mapping, desc: RNNDescriptor, precision: str | None = None
-) -> str | None:
+def deviation(arrays: Mapping, expected: Mapping, desc: RNNDescriptor, precision: str | None = None) -> str | None:
     """Return what is wrong with the results of an engine, or None; `expected` maps the same names to the reference.
 
     Quantized weights have the bits of their `precision`.

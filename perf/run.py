@@ -40,8 +40,14 @@ class Engines:
 
 
 def run(
-    pairs: list[tuple[Case, str]], against: list[str], threads: list[int], seconds: float, out: str | None,
-    device: str = "cpu", *, own: Callable[..., dict[str, Any]] | None = None,
+    pairs: list[tuple[Case, str]],
+    against: list[str],
+    threads: list[int],
+    seconds: float,
+    out: str | None,
+    device: str = "cpu",
+    *,
+    own: Callable[..., dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """Measure the cases and passes at each number of threads; print and return the rows, and write them to `out`.
 

@@ -110,7 +110,7 @@ def main():
     command = [EMULATOR, "-L", root, python]
     if not chosen.run:
         command += ["-m", "pytest", "-p", "no:cacheprovider"]
-        arguments = arguments or ["tests/test_digests.py"]
+        arguments = arguments or ["tests/cpu/test_digests.py"]
     sys.exit(subprocess.run([*command, *arguments], cwd=REPOSITORY, env=host | own, check=False).returncode)
 
 

@@ -20,9 +20,13 @@ EPOCHS, HIDDEN, BATCH, RATE, CLIP = 50, 64, 32, 0.003, 1.0
 THREADS = "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 DATASETS = "JapaneseVowels", "digits"
 RUNS = {
-    "rnnkit": "RNNClassifier, GRU", "torch": "PyTorch, GRU", "rnnkit-bi": "RNNClassifier, GRU in both directions",
-    "torch-bi": "PyTorch, GRU in both directions", "sktime": "sktime GRUClassifier",
-    "aeon-knn": "aeon KNeighborsTimeSeries (DTW)", "aeon-rdst": "aeon RDST",
+    "rnnkit": "RNNClassifier, GRU",
+    "torch": "PyTorch, GRU",
+    "rnnkit-bi": "RNNClassifier, GRU in both directions",
+    "torch-bi": "PyTorch, GRU in both directions",
+    "sktime": "sktime GRUClassifier",
+    "aeon-knn": "aeon KNeighborsTimeSeries (DTW)",
+    "aeon-rdst": "aeon RDST",
 }
 REFERENCE = {run: "rnnkit-bi" if run == "torch-bi" else "rnnkit" for run in RUNS if not run.startswith("rnnkit")}
 
@@ -105,7 +109,12 @@ def make(run, seed, epochs):
         from sktime.classification.deep_learning.gru import GRUClassifier
 
         model = GRUClassifier(
-            hidden_dim=HIDDEN, n_layers=1, batch_first=True, num_epochs=epochs, batch_size=BATCH, lr=RATE,
+            hidden_dim=HIDDEN,
+            n_layers=1,
+            batch_first=True,
+            num_epochs=epochs,
+            batch_size=BATCH,
+            lr=RATE,
             random_state=seed,
         )
         return model, padded
@@ -174,7 +183,8 @@ def main():
             shown = f"{ratios[0]:.1f} {median(ratios):.1f} {ratios[-1]:.1f}" if ratios else ""
             print(
                 f"| {dataset} | {RUNS[run]} | {middle['accuracy']:.3f} | {middle['fit']:.2f} | {shown} "
-                f"| {middle['predict']:.2f} |", flush=True,
+                f"| {middle['predict']:.2f} |",
+                flush=True,
             )
 
 

@@ -26,7 +26,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 # Modules of the parts, in order, and their shares of the time. Each part leaves what it does not need to the next ones.
 PARTS = {
-    "gpu_run.versions": 1.0, "gpu_run.networks": 2.5, "gpu_run.device_tests": 4.0, "gpu_run.speed": 3.5,
+    "gpu_run.versions": 1.0,
+    "gpu_run.networks": 2.5,
+    "gpu_run.device_tests": 4.0,
+    "gpu_run.speed": 3.5,
     "gpu_run.questions": 2.0,
 }
 MUST_PASS = "networks", "device_tests"
@@ -86,7 +89,7 @@ def _run_part(args: argparse.Namespace, name: str, work: Path, seconds: float) -
     """Run a part in its own process group, and end the whole group when it ends or at its limit."""
     command = [sys.executable, __file__, "--part", name, "--out", str(args.out), "--work", str(work)]
     command += ["--stand-in"] if args.stand_in else []
-    own = [str(ROOT / folder) for folder in ("", "kernels", "tests")]
+    own = [str(ROOT / folder) for folder in ("", "kernels", "tests/support")]
     paths = [*own, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     environment |= {"PYTHONFAULTHANDLER": "1", "CUDNN_LOGLEVEL_DBG": "1", "CUDNN_LOGDEST_DBG": "stdout"}

@@ -5,6 +5,7 @@ import faulthandler
 import os
 import signal
 
+import assertions  # noqa: F401  before what it rewrites
 import before_numba  # noqa: F401  which reads the environment once
 import numba
 import numpy as np
@@ -13,6 +14,7 @@ from cores import Cores, num_cores
 from gpu import has_gpu
 from hypothesis import HealthCheck, settings
 from idle import forget
+from optional import needs, skipped_without
 
 # A first example may compile kernels, hence no deadline. Rejecting problems near a kink is meant, hence no check of it.
 COMMON = dict(deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
@@ -45,6 +47,11 @@ def pytest_xdist_auto_num_workers(config):
 def pytest_collection_modifyitems(items):
     """Tests that have all cores come last, when no other has to wait for them."""
     items.sort(key=lambda item: item.get_closest_marker("cores") is not None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    return skipped_without((yield))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -88,10 +95,7 @@ def threads_as_before():
 @pytest.fixture
 def torch_threads_as_before():
     """The same of those of PyTorch."""
-    if os.environ.get("CI") != "true":
-        pytest.importorskip("torch")
-    import torch
-
+    torch = needs("torch")
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

@@ -44,8 +44,13 @@ class MCLSTM(NamedTuple):
 
 
 @cell(
-    gates=[*"ifno", *(Gate(f"m{name}", multiplies=of, input=False) for name, of in zip("ifo", ["c_prev", "c_prev", "c"],
-                                                                                       strict=True))],
+    gates=[
+        *"ifno",
+        *(
+            Gate(f"m{name}", multiplies=of, input=False)
+            for name, of in zip("ifo", ["c_prev", "c_prev", "c"], strict=True)
+        ),
+    ],
     states="c",
 )
 class WMCLSTM(NamedTuple):

@@ -24,7 +24,7 @@ HEAD = """# Cells of papers
 {count} cells: {shipped} in `rnnkit.cells`, to use by their names (`rnnkit.Network(rnnkit.cells.JANET, 64, 128)`), and
 {others} in `examples/gallery`, to copy from. Each is a class with its equations, whose gradient is derived;
 [a cell of your own](../how-to/own-cells.md) says how to write one. The package torchrecurrent has many of these cells,
-too: `tests/test_gallery.py` compares their values and gradients with its own, and
+too: `tests/cells/test_gallery.py` compares their values and gradients with its own, and
 [Performance](../explanation/performance.md#published-cells) says how much faster they are here.
 
 The column *gates*: normally a gate is W x + R h + biases.

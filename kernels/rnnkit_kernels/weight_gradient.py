@@ -264,9 +264,15 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
                     panels = part(term.block, head * size, (head + 1) * size)
                     listed = part(source.rows, rows.start, rows.stop)
                     product_of_rows(
-                        own_dw, dgates_t, own_columns, Packed(panels, num_rows, units, one),
+                        own_dw,
+                        dgates_t,
+                        own_columns,
+                        Packed(panels, num_rows, units, one),
                         Matrix(source.data, listed, source.start, source.stride),
-                        Range(0, vectors_of(scratch, units)), zeros, overwrites, False
+                        Range(0, vectors_of(scratch, units)),
+                        zeros,
+                        overwrites,
+                        False,
                     )
                 if lift > 0:
                     _add(own_dw, own_columns, units, -lift)

@@ -30,7 +30,12 @@ PROJECTED_DIMS = ("num_layers*num_directions", "batch_size", "proj_size")
 
 
 def array(
-    function: str, name: str, value: Any, shape: tuple[int | None, ...], dims: tuple[str, ...], desc: RNNDescriptor,
+    function: str,
+    name: str,
+    value: Any,
+    shape: tuple[int | None, ...],
+    dims: tuple[str, ...],
+    desc: RNNDescriptor,
     like: Any,
 ) -> None:
     """Check an array's dtype and shape, and that it is on the device of `like`.

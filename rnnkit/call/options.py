@@ -33,8 +33,17 @@ class CallOptions(NamedTuple):
 
 
 def options_of(
-    function: str, desc: RNNDescriptor, seq_len: int, batch_size: int, lengths: Any = None, seed: Any = None,
-    checkpoint_steps: Any = None, precision: Any = None, resets: Any = None, initial: Any = ZEROS, first_row: Any = 0,
+    function: str,
+    desc: RNNDescriptor,
+    seq_len: int,
+    batch_size: int,
+    lengths: Any = None,
+    seed: Any = None,
+    checkpoint_steps: Any = None,
+    precision: Any = None,
+    resets: Any = None,
+    initial: Any = ZEROS,
+    first_row: Any = 0,
 ) -> CallOptions:
     """Check and return the options of a call on `seq_len` steps and `batch_size` rows; None means not given."""
     all_default = lengths is seed is checkpoint_steps is precision is resets is None and initial is ZEROS
@@ -104,36 +113,59 @@ class Unsupported(NamedTuple):
 
 
 _TWO_DIRECTIONS = Unsupported(
-    ValueError, "desc.bidirectional", "be False", lambda desc, _: desc.bidirectional,
+    ValueError,
+    "desc.bidirectional",
+    "be False",
+    lambda desc, _: desc.bidirectional,
     "the reverse direction needs the whole sequence: use infer",
 )
 _CHECKPOINTS = Unsupported(
-    BackendError, "checkpoint_steps", "be None on CuPy arrays", lambda _, options: options.checkpoint_steps,
+    BackendError,
+    "checkpoint_steps",
+    "be None on CuPy arrays",
+    lambda _, options: options.checkpoint_steps,
     "cuDNN saves what backward needs of every step: run the network on NumPy arrays",
 )
 _RESETS = Unsupported(
-    BackendError, "resets", "be None on CuPy arrays", lambda _, options: "some",
+    BackendError,
+    "resets",
+    "be None on CuPy arrays",
+    lambda _, options: "some",
     "cuDNN does not support resets: loop over the steps, or run the network on NumPy arrays",
 )
 _FIRST_ROW = Unsupported(
-    BackendError, "first_row", "be 0 on CuPy arrays", lambda _, options: options.first_row,
+    BackendError,
+    "first_row",
+    "be 0 on CuPy arrays",
+    lambda _, options: options.first_row,
     "cuDNN draws the dropout mask of the whole call: pass the whole batch, or run the network on NumPy arrays",
 )
 _RESET_BEFORE = Unsupported(
-    BackendError, "desc.reset_after", "be True on CuPy arrays", lambda desc, _: desc.reset_after,
+    BackendError,
+    "desc.reset_after",
+    "be True on CuPy arrays",
+    lambda desc, _: desc.reset_after,
     "cuDNN's GRU resets only after the recurrent product: run this one on NumPy arrays",
 )
 _OWN_CELL = Unsupported(
-    BackendError, "desc.mode", "be one of cuDNN's on CuPy arrays", lambda desc, _: desc.mode,
+    BackendError,
+    "desc.mode",
+    "be one of cuDNN's on CuPy arrays",
+    lambda desc, _: desc.mode,
     "cuDNN runs only its built-in modes: run this one on NumPy arrays",
 )
 _LONG = Unsupported(
-    BackendError, "x", f"have at most {MAX_CUDNN_STEPS} steps on CuPy arrays",
+    BackendError,
+    "x",
+    f"have at most {MAX_CUDNN_STEPS} steps on CuPy arrays",
     lambda _, options: _longest(options.steps),
     "cuDNN supports at most that many: run x in parts, and pass hy and cy of each as hx and cx of the next",
 )
 _HALF = Unsupported(
-    TypeError, "desc.dtype", f"be {' or '.join(HOST_DTYPES)} on NumPy arrays", lambda desc, _: desc.dtype,
+    TypeError,
+    "desc.dtype",
+    f"be {' or '.join(HOST_DTYPES)} on NumPy arrays",
+    lambda desc, _: desc.dtype,
     "half precision runs on a GPU: move the arrays with cupy.asarray",
 )
 _DTYPE = Unsupported(
@@ -180,16 +212,17 @@ TABLE = {  # by the title in the docs: whether the option is used, its entries b
     "a cell of `rnnkit.cells` or your own": _row(
         lambda desc, _: not isinstance(desc.mode, str), _EVERY_CALL, YES, _OWN_CELL, YES
     ),
-    "`inputs`, of a cell with side inputs": _row(
-        lambda desc, _: desc.inputs_size > 0, _RESETTING, YES, _OWN_CELL, YES
-    ),
+    "`inputs`, of a cell with side inputs": _row(lambda desc, _: desc.inputs_size > 0, _RESETTING, YES, _OWN_CELL, YES),
     '`dtype="float64"`': _row(lambda desc, _: desc.dtype == "float64", _EVERY_CALL, YES, YES, _DTYPE),
     '`dtype="float16"` or `"bfloat16"`': _row(
         lambda desc, _: desc.dtype not in HOST_DTYPES, _EVERY_CALL, _HALF, YES, _DTYPE
     ),
     f"sequences of more than {MAX_CUDNN_STEPS} steps": _row(
         lambda _, options: options.steps.seq_len > MAX_CUDNN_STEPS and _longest(options.steps) > MAX_CUDNN_STEPS,
-        _SEQUENCES, YES, _LONG, YES,
+        _SEQUENCES,
+        YES,
+        _LONG,
+        YES,
     ),
 }
 

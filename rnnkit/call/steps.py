@@ -65,7 +65,10 @@ def states_shape(seq_len: int, batch_size: int, num_directions: int, resets: boo
 
 
 def steps_of(
-    seq_len: int, batch_size: int, lengths: np.ndarray | None = None, resets: np.ndarray | None = None,
+    seq_len: int,
+    batch_size: int,
+    lengths: np.ndarray | None = None,
+    resets: np.ndarray | None = None,
     from_hx: bool = False,
 ) -> Steps:
     """Return the steps of a batch with these lengths, (N,) int64 (None: all `seq_len`), and these resets, (T, N) bool

@@ -36,7 +36,10 @@ def gate_columns(desc: RNNDescriptor) -> int:
 
 
 def workspace_layout(
-    desc: RNNDescriptor, seq_len: int, batch_size: int, pseudo_layers: Sequence[int] | None = None,
+    desc: RNNDescriptor,
+    seq_len: int,
+    batch_size: int,
+    pseudo_layers: Sequence[int] | None = None,
     resets: bool = False,
 ) -> tuple[Block, ...]:
     """Return the arrays of a workspace, or only those of some pseudo-layers.

@@ -23,7 +23,14 @@ from rnnkit_kernels.operands import BackwardArrays, Gradients, LayerPassBackward
 
 
 def backward(
-    desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, arena: Arena, dy: Any, dhy: Any, dcy: Any, dw: Any,
+    desc: RNNDescriptor,
+    w: np.ndarray,
+    workspace: Workspace,
+    arena: Arena,
+    dy: Any,
+    dhy: Any,
+    dcy: Any,
+    dw: Any,
     wants_dx: bool,
 ) -> tuple:
     """Compute dx (empty unless wanted), dhx, dcx and dw, with scratch from the arena. If dw is given, the gradient is
@@ -52,8 +59,16 @@ def prepare_backward(
 
 
 def backward_arrays(
-    w: np.ndarray, x: np.ndarray, dy: Any, dx: np.ndarray, dhx: np.ndarray, dcx: Any, dw: np.ndarray,
-    of_resets: tuple[Any, Any] = (None, None), dw_is_new: bool = False, wants_dhx: bool = True,
+    w: np.ndarray,
+    x: np.ndarray,
+    dy: Any,
+    dx: np.ndarray,
+    dhx: np.ndarray,
+    dcx: Any,
+    dw: np.ndarray,
+    of_resets: tuple[Any, Any] = (None, None),
+    dw_is_new: bool = False,
+    wants_dhx: bool = True,
 ) -> BackwardArrays:
     """Return the arrays of a call as the kernel takes them; dy, dcx and `of_resets` may be None."""
     dy, dcx, *of_resets = (0 if array is None else contiguous(array) for array in (dy, dcx, *of_resets))
@@ -78,9 +93,7 @@ def finish_states(desc: RNNDescriptor, steps: Steps, dhx: np.ndarray, dcx: Any, 
             carried[:: desc.num_directions, steps.resets.marks[0, 0] > 0] = 0
 
 
-def begin(
-    desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any, wants_dx: bool
-) -> tuple:
+def begin(desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any, wants_dx: bool) -> tuple:
     """Return dx (empty if not wanted), dhx, dcx and dw; the last three start as dhy, dcy and the given dw."""
     batch = steps.batch_size
     dw = np.zeros(w.shape, w.dtype) if dw is None else dw
@@ -127,8 +140,13 @@ class PreparedBackward:
     """
 
     def __init__(
-        self, desc: RNNDescriptor, arrays: dict[str, Any], scheduler: Scheduler, arena: Arena,
-        groups: tuple[tuple[Layer, ...], ...], checkpointed: CheckpointedLayers | None = None,
+        self,
+        desc: RNNDescriptor,
+        arrays: dict[str, Any],
+        scheduler: Scheduler,
+        arena: Arena,
+        groups: tuple[tuple[Layer, ...], ...],
+        checkpointed: CheckpointedLayers | None = None,
     ) -> None:
         self._desc, self._arrays, self._steps, self._planner = desc, arrays, scheduler.steps, scheduler
         self._checkpointed, self._lowest, self._packs = checkpointed, *(checkpointed or (0, True))

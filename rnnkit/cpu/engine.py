@@ -32,6 +32,7 @@ from rnnkit_kernels.machine import thread_pool
 
 __all__ = ["PackedNetwork", "Memory", "backward", "forward", "infer", "prepare"]
 
+
 def prepare(desc: RNNDescriptor, w: np.ndarray, precision: str | None = None) -> PackedNetwork:
     """Return the network with its weights packed, and so copied."""
     return PackedNetwork(desc, w, precision)
@@ -116,7 +117,13 @@ class FlatNetwork:
 
 
 def backward(
-    desc: RNNDescriptor, w: np.ndarray, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Any,
+    desc: RNNDescriptor,
+    w: np.ndarray,
+    workspace: Workspace,
+    dy: Any,
+    dhy: Any,
+    dcy: Any,
+    dw: Any,
     wants_dx: bool = True,
 ) -> tuple[Any, Any, Any, Any]:
     """Compute dx, dhx, dcx and dw from the workspace of a forward. If dw is given, the gradient is added to it. dx may

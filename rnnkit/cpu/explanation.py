@@ -41,9 +41,7 @@ def compiled(desc: RNNDescriptor) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _by_layer(
-    desc: RNNDescriptor, seq_len: int, batch_size: int, in_place: bool, call: str, nbytes: int
-) -> _Facts:
+def _by_layer(desc: RNNDescriptor, seq_len: int, batch_size: int, in_place: bool, call: str, nbytes: int) -> _Facts:
     scheduler = Scheduler(same_length(seq_len, batch_size), desc.np_dtype.itemsize, in_place=in_place)
     threads, kernel_calls, flops, itemsize = 1, 0, 0, desc.np_dtype.itemsize
     layers = layers_of(desc, None, in_place)

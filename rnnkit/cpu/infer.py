@@ -107,7 +107,12 @@ class PackedNetwork(Stack):
             call(w)
 
     def infer(
-        self, x: np.ndarray, hx: Any, cx: Any, options: CallOptions, w: np.ndarray | None = None,
+        self,
+        x: np.ndarray,
+        hx: Any,
+        cx: Any,
+        options: CallOptions,
+        w: np.ndarray | None = None,
         may_be_stepwise: bool = True,
     ) -> tuple[Any, Any, Any]:
         """Run the network over all steps and return y, hy and cy; w are the flat weights, with `in_place` only.
@@ -134,7 +139,11 @@ class PackedNetwork(Stack):
             self._memory.borrowers.discard(call)
 
     def run_exclusively(
-        self, steps: Steps, x: np.ndarray | int, hx: np.ndarray | int | None, cx: np.ndarray | int | None,
+        self,
+        steps: Steps,
+        x: np.ndarray | int,
+        hx: np.ndarray | int | None,
+        cx: np.ndarray | int | None,
         w: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray, Any]:
         """Like `infer` by layer, of a size that `keeps` arrays, where no other call can use this object. Arrays are
@@ -200,7 +209,11 @@ class PackedNetwork(Stack):
         return steps.after(hidden), hx, cx
 
     def _prepare_groups(
-        self, scheduler: Scheduler, packed: Any, out: np.ndarray, take: Callable[..., np.ndarray],
+        self,
+        scheduler: Scheduler,
+        packed: Any,
+        out: np.ndarray,
+        take: Callable[..., np.ndarray],
         new: Callable[..., np.ndarray],
     ) -> Iterator[PreparedGroup]:
         """Prepare all layers, one group after another; the last writes into `out`.

@@ -68,7 +68,12 @@ class PreparedCall:
         self.is_copied = is_copied(capacity, self.ws_memory.nbytes)
 
     def forward(
-        self, seq_len: int, w: np.ndarray, x: np.ndarray | int, hx: np.ndarray | int, cx: np.ndarray | int,
+        self,
+        seq_len: int,
+        w: np.ndarray,
+        x: np.ndarray | int,
+        hx: np.ndarray | int,
+        cx: np.ndarray | int,
         seed: int | None = None,
     ) -> tuple[np.ndarray, np.ndarray, Any]:
         """Return y, which the next forward overwrites, hy and cy (None without a cell state). A state of 0 means zeros.
@@ -85,8 +90,17 @@ class PreparedCall:
         return self._rows.after(self._hidden), hy, cy
 
     def backward(
-        self, seq_len: int, w: np.ndarray, x: np.ndarray | int, dy: np.ndarray | int, dhx: np.ndarray | int,
-        dcx: np.ndarray | int, dw: np.ndarray | int, wants_dx: bool, wants_dhx: bool, dw_is_new: bool = True,
+        self,
+        seq_len: int,
+        w: np.ndarray,
+        x: np.ndarray | int,
+        dy: np.ndarray | int,
+        dhx: np.ndarray | int,
+        dcx: np.ndarray | int,
+        dw: np.ndarray | int,
+        wants_dx: bool,
+        wants_dhx: bool,
+        dw_is_new: bool = True,
         gathered: Gathered | None = None,
     ) -> np.ndarray:
         """Write dw, or add to it unless it is new, and return dx (empty unless wanted). dhx and dcx are updated in

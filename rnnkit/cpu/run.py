@@ -193,7 +193,13 @@ def _drop_outputs(workspace: Workspace, steps: StepRows, layer: int, first_step:
 
 
 def _draw(
-    array: np.ndarray, steps: StepRows, first_step: int, first: int, units: int, workspace: Workspace, stream: int,
+    array: np.ndarray,
+    steps: StepRows,
+    first_step: int,
+    first: int,
+    units: int,
+    workspace: Workspace,
+    stream: int,
     what: Draw,
 ) -> None:
     """Draw `units` columns, from `first` on, of an array (T, N, ...), or (N, ...) if drawn once for all steps."""

@@ -60,9 +60,7 @@ _MIN_ROWS_FAR = 10
 class Scheduler:
     """Makes all decisions of one call of the engine, with the same number of threads."""
 
-    def __init__(
-        self, steps: StepRows, itemsize: int, threads: int | None = None, in_place: bool = False
-    ) -> None:
+    def __init__(self, steps: StepRows, itemsize: int, threads: int | None = None, in_place: bool = False) -> None:
         self.steps, self.itemsize, self.threads = steps, itemsize, threads or thread_pool.wanted_size()
         self._rows = max(steps.batch_size, 1)
         self.in_place = in_place  # whether the weights are read in place
@@ -149,8 +147,15 @@ def shares_rows(batch_size: int, weights: float, itemsize: int) -> bool:
 
 @lru_cache(1024)
 def best_sharing(
-    batch_size: int, weights: float, units: int, work: int, barriers: int, spread: int, threads: int,
-    max_teams: int | None = None, itemsize: int = 4,
+    batch_size: int,
+    weights: float,
+    units: int,
+    work: int,
+    barriers: int,
+    spread: int,
+    threads: int,
+    max_teams: int | None = None,
+    itemsize: int = 4,
 ) -> Sharing:
     """Choose the fastest split of a layer on at most `threads` threads; with too many a step is bound by its barriers.
 

@@ -190,7 +190,12 @@ class PreparedStepwiseCall:
         self._no_cx = np.zeros((layers, batch_size, cells), self._dtype) if cells else stack._no_cells
 
     def run(
-        self, x: np.ndarray, hx: Any, cx: Any, w: Any = None, lengths: np.ndarray = _ALL_STEPS,
+        self,
+        x: np.ndarray,
+        hx: Any,
+        cx: Any,
+        w: Any = None,
+        lengths: np.ndarray = _ALL_STEPS,
         marks: np.ndarray = NO_MARKS,
     ) -> tuple[np.ndarray, np.ndarray, Any]:
         """Return y, hy and cy, with the packed weights or with w."""
@@ -198,8 +203,13 @@ class PreparedStepwiseCall:
         return self.run_dense(contiguous(x), hx, cx, w, lengths, marks)
 
     def run_dense(
-        self, x: np.ndarray | int, hx: np.ndarray | int | None, cx: np.ndarray | int | None, w: np.ndarray | None,
-        lengths: np.ndarray = _ALL_STEPS, marks: np.ndarray = NO_MARKS,
+        self,
+        x: np.ndarray | int,
+        hx: np.ndarray | int | None,
+        cx: np.ndarray | int | None,
+        w: np.ndarray | None,
+        lengths: np.ndarray = _ALL_STEPS,
+        marks: np.ndarray = NO_MARKS,
     ) -> tuple[np.ndarray, np.ndarray, Any]:
         """Like `run`, with arrays that the kernels can take, or their addresses."""
         stack, dtype, has_cell_state = self._stack, self._dtype, self._sizes[3] > 0

@@ -78,9 +78,7 @@ class Context:
         self._handle.use(cupy.cuda.get_current_stream().ptr)
         self.library.call(name, self._handle, *arguments)
 
-    def run(
-        self, desc: RNNDescriptor, shape: Shape, mode: int, seed: int | None, call: Callable[[Setup], Any]
-    ) -> Any:
+    def run(self, desc: RNNDescriptor, shape: Shape, mode: int, seed: int | None, call: Callable[[Setup], Any]) -> Any:
         """Call with the setup of the fastest algorithm. If cuDNN refuses it, before any work, use the standard one.
 
         `seed` is the seed of dropout between layers, None without dropout.
@@ -152,10 +150,22 @@ class Context:
             dropout, states = self._dropout(desc.dropout, seed)
         rnn = cudnn.Descriptor(self.library, "RNN")
         self.library.call(
-            "cudnnSetRNNDescriptor_v8", rnn, algorithm, cudnn.MODES[desc.mode], cudnn.BIASES[desc.bias],
-            int(desc.bidirectional), cudnn.INPUT_MODES[desc.input_mode], cudnn.DTYPES[desc.dtype],
-            cudnn.DTYPES["float64"] if desc.dtype == "float64" else cudnn.DTYPES["float32"], _math(desc),
-            desc.input_size, desc.hidden_size, desc.output_size, desc.num_layers, dropout, cudnn.PADDED_IO_DISABLED
+            "cudnnSetRNNDescriptor_v8",
+            rnn,
+            algorithm,
+            cudnn.MODES[desc.mode],
+            cudnn.BIASES[desc.bias],
+            int(desc.bidirectional),
+            cudnn.INPUT_MODES[desc.input_mode],
+            cudnn.DTYPES[desc.dtype],
+            cudnn.DTYPES["float64"] if desc.dtype == "float64" else cudnn.DTYPES["float32"],
+            _math(desc),
+            desc.input_size,
+            desc.hidden_size,
+            desc.output_size,
+            desc.num_layers,
+            dropout,
+            cudnn.PADDED_IO_DISABLED,
         )
         if desc.cell_clip is not None:
             self.library.call("cudnnRNNSetClip_v9", rnn, cudnn.CLIP_MINMAX, *desc.cell_clip)
@@ -180,8 +190,16 @@ class Context:
         kinds = [cudnn.Descriptor(self.library, "Tensor") for _ in range(2)]
         start = 1 << 20  # any address but 0, which means an absent matrix
         self.call(
-            "cudnnGetRNNWeightParams", rnn, desc.num_pseudo_layers - 1, size.value, start, desc.num_gates, kinds[0],
-            byref(matrix), kinds[1], byref(bias)
+            "cudnnGetRNNWeightParams",
+            rnn,
+            desc.num_pseudo_layers - 1,
+            size.value,
+            start,
+            desc.num_gates,
+            kinds[0],
+            byref(matrix),
+            kinds[1],
+            byref(bias),
         )
         itemsize = desc.np_dtype.itemsize
         expected = num_weights(desc) * itemsize, last.start * itemsize

@@ -204,8 +204,15 @@ def sequences_descriptor(
     descriptor, count = Descriptor(library, "RNNData"), len(lengths)
     padding = c_double(0)  # eight bytes of zeros are a 0 in every dtype
     library.call(
-        "cudnnSetRNNDataDescriptor", descriptor, DTYPES[dtype], layout, seq_len, count, size,
-        (c_int * count)(*lengths), byref(padding),
+        "cudnnSetRNNDataDescriptor",
+        descriptor,
+        DTYPES[dtype],
+        layout,
+        seq_len,
+        count,
+        size,
+        (c_int * count)(*lengths),
+        byref(padding),
     )
     return descriptor
 

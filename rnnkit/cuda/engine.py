@@ -132,9 +132,26 @@ def _run(
         size = setup.reserve_nbytes
         reserve = arena.take("reserve", (size,), np.dtype(np.uint8)) if size else None
         here.call(
-            "cudnnRNNForward", setup.network.rnn, mode, None, setup.x, x.data.ptr, setup.y, y.data.ptr, setup.hidden,
-            _pointer(hx), _pointer(hy), setup.cell, _pointer(cx), _pointer(cy), w.nbytes, w.data.ptr, work.nbytes,
-            work.data.ptr, size, _pointer(reserve)
+            "cudnnRNNForward",
+            setup.network.rnn,
+            mode,
+            None,
+            setup.x,
+            x.data.ptr,
+            setup.y,
+            y.data.ptr,
+            setup.hidden,
+            _pointer(hx),
+            _pointer(hy),
+            setup.cell,
+            _pointer(cx),
+            _pointer(cy),
+            w.nbytes,
+            w.data.ptr,
+            work.nbytes,
+            work.data.ptr,
+            size,
+            _pointer(reserve),
         )
         return setup, reserve
 
@@ -166,8 +183,16 @@ def forward(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, workspace: Wo
 
 
 def _fill(
-    desc: RNNDescriptor, w: Any, mode: int, seed: int | None, steps: Steps, x: Any, hx: Any, cx: Any, y: Any,
-    arena: Arena
+    desc: RNNDescriptor,
+    w: Any,
+    mode: int,
+    seed: int | None,
+    steps: Steps,
+    x: Any,
+    hx: Any,
+    cx: Any,
+    y: Any,
+    arena: Arena,
 ) -> tuple[Any, Any, _Record | None]:
     """Write y; returns hy, cy and what backward needs (None if there is no step)."""
     batch = _batch_of(steps)
@@ -239,8 +264,7 @@ def backward(
 
 
 def _gradients(
-    desc: RNNDescriptor, w: Any, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dx: Any, dhx: Any, dcx: Any,
-    dw: Any
+    desc: RNNDescriptor, w: Any, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dx: Any, dhx: Any, dcx: Any, dw: Any
 ) -> None:
     """Call cudnnRNNBackwardData and cudnnRNNBackwardWeights on dense arrays."""
     here, record = context(), workspace.record
@@ -249,13 +273,40 @@ def _gradients(
         work = cupy.empty(setup.work_nbytes, np.uint8)
         scratch = work.nbytes, work.data.ptr, reserve.nbytes, reserve.data.ptr
         here.call(
-            "cudnnRNNBackwardData_v8", setup.network.rnn, None, setup.y, y.data.ptr, dy.data.ptr, setup.x,
-            dx.data.ptr, setup.hidden, _pointer(record.hx), _pointer(dhy), dhx.data.ptr, setup.cell,
-            _pointer(record.cx), _pointer(dcy), _pointer(dcx), w.nbytes, w.data.ptr, *scratch
+            "cudnnRNNBackwardData_v8",
+            setup.network.rnn,
+            None,
+            setup.y,
+            y.data.ptr,
+            dy.data.ptr,
+            setup.x,
+            dx.data.ptr,
+            setup.hidden,
+            _pointer(record.hx),
+            _pointer(dhy),
+            dhx.data.ptr,
+            setup.cell,
+            _pointer(record.cx),
+            _pointer(dcy),
+            _pointer(dcx),
+            w.nbytes,
+            w.data.ptr,
+            *scratch,
         )
         here.call(
-            "cudnnRNNBackwardWeights_v8", setup.network.rnn, cudnn.WGRAD_ADD, None, setup.x, record.x.data.ptr,
-            setup.hidden, _pointer(record.hx), setup.y, y.data.ptr, dw.nbytes, dw.data.ptr, *scratch
+            "cudnnRNNBackwardWeights_v8",
+            setup.network.rnn,
+            cudnn.WGRAD_ADD,
+            None,
+            setup.x,
+            record.x.data.ptr,
+            setup.hidden,
+            _pointer(record.hx),
+            setup.y,
+            y.data.ptr,
+            dw.nbytes,
+            dw.data.ptr,
+            *scratch,
         )
 
     with record.lock:

@@ -235,9 +235,7 @@ def pack_weights(desc: RNNDescriptor, named: Mapping[str, Any]) -> np.ndarray:
     names = [name for name, _, _ in layout]
     check_names("pack_weights", "named", f"the {len(names)} names of weight_layout(desc)", names, named)
     arrays = {name: host_array("pack_weights", f'named["{name}"]', named[name]) for name in names}
-    misshapen = [
-        f"{name} {arrays[name].shape} for {shape}" for name, shape, _ in layout if arrays[name].shape != shape
-    ]
+    misshapen = [f"{name} {arrays[name].shape} for {shape}" for name, shape, _ in layout if arrays[name].shape != shape]
     if misshapen:
         expected = "have the shapes of weight_layout(desc)"
         raise ValueError(message("pack_weights", "named", expected, ", ".join(misshapen)))

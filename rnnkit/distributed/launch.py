@@ -37,9 +37,7 @@ LAUNCHERS = (
     Launcher("a PMIx launcher", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
 NOT_FOR_OPEN_MPI = "MPICH", "Intel MPI", "MVAPICH", "MVAPICH2"  # the names that mpi4py gives them
-EXTRA = (
-    f"{to_install_extra('mpi')}, which installs mpi4py and MPICH's mpiexec; on a cluster install mpi4py for its MPI"
-)
+EXTRA = f"{to_install_extra('mpi')}, which installs mpi4py and MPICH's mpiexec; on a cluster install mpi4py for its MPI"
 
 
 def world() -> Comm | None:

@@ -90,8 +90,14 @@ def to_flux(net: Network) -> list[dict[str, np.ndarray]]:
     [{'Wi': (6, 3), 'Wh': (6, 2), 'b': (6,)}]
     """
     blocks = blocks_of(
-        "to_flux", net, "Flux supports nothing else", bidirectional=(False,), proj_size=(None,), input_mode=("linear",),
-        cell_clip=(None,), reset_after=(True,),
+        "to_flux",
+        net,
+        "Flux supports nothing else",
+        bidirectional=(False,),
+        proj_size=(None,),
+        input_mode=("linear",),
+        cell_clip=(None,),
+        reset_after=(True,),
     )
     desc = net.desc
     layers = []

@@ -55,9 +55,7 @@ CELLS = {
     "linen.GRUCell": _Layout(
         "r z n", _GRU | {"bias_ih": _each("i{}/bias", "r z n"), "bias_hh": (None, None, "hn/bias")}
     ),
-    "linen.SimpleCell": _Layout(
-        "a", {"weight_ih": ("i/kernel",), "weight_hh": ("h/kernel",), "bias_ih": ("i/bias",)}
-    ),
+    "linen.SimpleCell": _Layout("a", {"weight_ih": ("i/kernel",), "weight_hh": ("h/kernel",), "bias_ih": ("i/bias",)}),
     "nnx.LSTMCell": _Layout("i f g o", _lstm("i f_ g o")),
     "nnx.OptimizedLSTMCell": _Layout("i f g o", _DENSE | {"bias_hh": ("dense_h/bias",)}),
     "nnx.GRUCell": _Layout("r z n", _DENSE | {"bias_ih": ("dense_i/bias",)}),
@@ -138,7 +136,12 @@ def to_jax(net: Network, cell: str | None = None) -> list[dict[str, Any]]:
     {'kernel': (3, 2), 'bias': (2,)}
     """
     blocks = blocks_of(
-        "to_jax", net, "Flax supports nothing else", proj_size=(None,), input_mode=("linear",), cell_clip=(None,),
+        "to_jax",
+        net,
+        "Flax supports nothing else",
+        proj_size=(None,),
+        input_mode=("linear",),
+        cell_clip=(None,),
         reset_after=(True,),
     )
     desc = net.desc

@@ -213,9 +213,7 @@ def _kind(function: str, name: str, layer: Any, backwards: bool) -> _Kind:
     return _Kind(mode, config["use_bias"], config.get("reset_after", True))
 
 
-def _check_argument(
-    function: str, name: str, argument: str, found: Any, allowed: Iterable[Any], why: str = ""
-) -> None:
+def _check_argument(function: str, name: str, argument: str, found: Any, allowed: Iterable[Any], why: str = "") -> None:
     if found not in allowed:
         listed = " or ".join(map(repr, allowed))
         cures = {

@@ -64,8 +64,15 @@ def from_mxnet(
         expected = "be given together with lstm_state_clip_min"
         raise ValueError(message("from_mxnet", "lstm_state_clip_max", expected, f"{bounds[1]} with {bounds[0]}"))
     desc = RNNDescriptor(
-        mode, input_size, state_size, num_layers, bidirectional, proj_size=projection_size, dropout=p,
-        cell_clip=bounds if all(given) else None, dtype=array.dtype.name,
+        mode,
+        input_size,
+        state_size,
+        num_layers,
+        bidirectional,
+        proj_size=projection_size,
+        dropout=p,
+        cell_clip=bounds if all(given) else None,
+        dtype=array.dtype.name,
     )
     check_shape("from_mxnet", "vector", array, (num_weights(desc),), ("num_weights",))
     return network(desc, weight_views(desc, np.ascontiguousarray(array)))

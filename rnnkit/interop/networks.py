@@ -129,9 +129,7 @@ def common_dtype(function: str, arrays: Mapping[str, np.ndarray]) -> str:
     return arrays[first].dtype.name
 
 
-def check_shape(
-    function: str, name: str, array: Any, shape: tuple[int | None, ...], dims: tuple[str, ...]
-) -> None:
+def check_shape(function: str, name: str, array: Any, shape: tuple[int | None, ...], dims: tuple[str, ...]) -> None:
     """Check a shape, where None is any size; `dims` names the dimensions for the error."""
     found = tuple(array.shape)  # PyTorch's torch.Size is a subclass
     if len(found) != len(shape) or any(n not in (None, m) for n, m in zip(shape, found, strict=True)):
@@ -139,8 +137,12 @@ def check_shape(
 
 
 def blocks_of(
-    function: str, net: Network, why: str, cells: Iterable[type] = (), modes: Iterable[str] = CLASSES,
-    **allowed: Iterable[Any]
+    function: str,
+    net: Network,
+    why: str,
+    cells: Iterable[type] = (),
+    modes: Iterable[str] = CLASSES,
+    **allowed: Iterable[Any],
 ) -> dict[str, np.ndarray]:
     """Return the named blocks of a network on the host, as views if the network is there.
 

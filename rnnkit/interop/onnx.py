@@ -121,11 +121,24 @@ class OnnxNode(NamedTuple):
 
 
 def from_onnx(
-    op_type: str, W: Any, R: Any, B: Any = None, *, P: Any = None,
-    sequence_lens: Any = None, initial_h: Any = None, initial_c: Any = None,
-    hidden_size: int | None = None, direction: str = "forward", layout: int = 0,
-    linear_before_reset: int = 0, input_forget: int = 0, clip: float | None = None,
-    activations: Sequence[str] = (), activation_alpha: Sequence[float] = (), activation_beta: Sequence[float] = (),
+    op_type: str,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    *,
+    P: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    initial_c: Any = None,
+    hidden_size: int | None = None,
+    direction: str = "forward",
+    layout: int = 0,
+    linear_before_reset: int = 0,
+    input_forget: int = 0,
+    clip: float | None = None,
+    activations: Sequence[str] = (),
+    activation_alpha: Sequence[float] = (),
+    activation_beta: Sequence[float] = (),
 ) -> OnnxNode:
     """Return one of ONNX's recurrent operators: a network of one layer, and the operator's constant inputs.
 
@@ -193,13 +206,23 @@ def from_onnx(
     for name in last:
         check_shape("from_onnx", name, arrays[name], (None,) * 3, ("num_directions", "gates*hidden_size", last[name]))
     mode = mode_of_operator(
-        op_type, DIRECTIONS[direction], activations, activation_alpha, activation_beta,
-        "P" in arrays and bool(arrays["P"].any()), input_forget,
+        op_type,
+        DIRECTIONS[direction],
+        activations,
+        activation_alpha,
+        activation_beta,
+        "P" in arrays and bool(arrays["P"].any()),
+        input_forget,
     )
     desc = RNNDescriptor(
-        mode, arrays["W"].shape[2], arrays["R"].shape[2] if hidden_size is None else hidden_size, 1,
-        direction == "bidirectional", bias="none" if B is None else "both",
-        reset_after=op_type != "GRU" or bool(linear_before_reset), dtype=common_dtype("from_onnx", arrays),
+        mode,
+        arrays["W"].shape[2],
+        arrays["R"].shape[2] if hidden_size is None else hidden_size,
+        1,
+        direction == "bidirectional",
+        bias="none" if B is None else "both",
+        reset_after=op_type != "GRU" or bool(linear_before_reset),
+        dtype=common_dtype("from_onnx", arrays),
     )
     operator = operator_of(mode)
     _check_arrays(desc, operator, layout, arrays)
@@ -337,8 +360,13 @@ def _check_arrays(desc: RNNDescriptor, operator: Operator, layout: int, arrays: 
 
 
 def _blocks(
-    desc: RNNDescriptor, operator: Operator, W: np.ndarray, R: np.ndarray, B: np.ndarray | None = None,
-    P: np.ndarray | None = None, **_: np.ndarray,
+    desc: RNNDescriptor,
+    operator: Operator,
+    W: np.ndarray,
+    R: np.ndarray,
+    B: np.ndarray | None = None,
+    P: np.ndarray | None = None,
+    **_: np.ndarray,
 ) -> dict[str, np.ndarray]:
     """Return the named blocks of a network of one layer."""
     blocks = {}

@@ -59,9 +59,7 @@ def load_onnx(path: str | PathLike[str], names: Collection[str] | None = None) -
     return _File("load_onnx", path).nodes(names)
 
 
-def save_onnx(
-    net: Network, path: str | PathLike[str], reverse: bool = False, *, inputs: Collection[str] = ()
-) -> None:
+def save_onnx(net: Network, path: str | PathLike[str], reverse: bool = False, *, inputs: Collection[str] = ()) -> None:
     """Write a network as an ONNX model; in ONNX Runtime it has the results of ``net.infer``.
 
     Parameters

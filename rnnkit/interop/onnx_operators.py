@@ -66,8 +66,13 @@ def operator_of(mode: Any) -> Operator:
 
 
 def mode_of_operator(
-    op_type: str, num_directions: int, activations: Sequence[str], alpha: Sequence[float], beta: Sequence[float],
-    peepholes: bool, input_forget: int,
+    op_type: str,
+    num_directions: int,
+    activations: Sequence[str],
+    alpha: Sequence[float],
+    beta: Sequence[float],
+    peepholes: bool,
+    input_forget: int,
 ) -> Any:
     """Return the mode or cell that an operator computes; names of activations are case-insensitive."""
     if isinstance(activations, str) or not isinstance(activations, Sequence):

@@ -123,9 +123,7 @@ def _tensor(file: Any, name: str) -> np.ndarray:
     return file.get_tensor(name)
 
 
-def _described(
-    text: str, module_prefix: str, named: dict[str, np.ndarray | None], options: dict[str, Any]
-) -> Network:
+def _described(text: str, module_prefix: str, named: dict[str, np.ndarray | None], options: dict[str, Any]) -> Network:
     """Return the network of a descriptor, with the tensors of a module."""
     if options:
         raise ValueError(f"the file already determines {' and '.join(options)}: do not pass it")

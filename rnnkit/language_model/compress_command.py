@@ -102,4 +102,3 @@ def _bar(args: argparse.Namespace, total: int | None) -> Any:
     """Return a progress bar on a terminal, else nothing."""
     shown = not args.quiet and sys.stderr.isatty() and find_spec("tqdm")
     return progress_bar(total=total, unit="B", unit_scale=True) if shown else nullcontext()
-

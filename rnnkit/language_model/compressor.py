@@ -190,7 +190,11 @@ def _blocks(data: bytes, place: int, coder: Coder, how: Description) -> Iterator
 
 
 def compress(
-    data: bytes, model: TextModel | None = None, *, streams: int | None = None, hidden: int = HIDDEN,
+    data: bytes,
+    model: TextModel | None = None,
+    *,
+    streams: int | None = None,
+    hidden: int = HIDDEN,
     learns: bool = False,
 ) -> bytes:
     """Compress bytes with the predictions of a model.

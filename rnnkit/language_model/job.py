@@ -193,8 +193,9 @@ def _initial_model(
     except ValueError as error:
         raise CommandError(f"train: --init-from must be a model that train can make, got {error}") from None
     settings = Settings.of(own | given)
-    _check_unchanged({name: value for name, value in given.items() if name in own}, replace(settings, **own),
-                   "--init-from", "model")
+    _check_unchanged(
+        {name: value for name, value in given.items() if name in own}, replace(settings, **own), "--init-from", "model"
+    )
     trained = settings.desc
     if replace(desc, dropout=trained.dropout, mode=trained.mode) != trained:
         raise CommandError(f"train: --init-from must be a model that train can make, got {desc}")

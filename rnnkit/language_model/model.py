@@ -153,7 +153,13 @@ class TextModel:
         return TextModel(self.desc.evaluating, self.alphabet, parameters, trained_with={})
 
     def add_gradient(
-        self, inputs: np.ndarray, targets: np.ndarray, state: State = ZEROS, *, count: int, seed: int | None = None,
+        self,
+        inputs: np.ndarray,
+        targets: np.ndarray,
+        state: State = ZEROS,
+        *,
+        count: int,
+        seed: int | None = None,
         first_row: int = 0,
     ) -> tuple[float, State]:
         """Add the gradient of loss/count over a batch; return the summed loss, and the state after the batch.
@@ -193,7 +199,12 @@ class TextModel:
         """
         parameters, classes = self.parameters, self.class_of[inputs]
         y, hy, cy, self._workspace = rnnkit.forward(
-            self.desc, parameters.network, parameters.embedding[classes], *state, seed=seed, first_row=first_row,
+            self.desc,
+            parameters.network,
+            parameters.embedding[classes],
+            *state,
+            seed=seed,
+            first_row=first_row,
             workspace=self._workspace,
         )
         outputs, mask = y.reshape(inputs.size, -1), None

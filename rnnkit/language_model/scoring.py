@@ -132,8 +132,9 @@ def adaptive_bits_per_byte(model: TextModel, text: bytes, before: bytes = b"", c
         optimizer.step([model.gradient.flat[block] for block in blocks], RATE * min(1.0, (step + 1) / WARMUP_STEPS))
     last = np.concatenate([rows[-1:, -1], rest])  # the rest has fewer bytes than there are rows
     y, *_ = rnnkit.infer(
-        model.desc, model.parameters.network, model.inputs(last[:-1, None]),
+        model.desc,
+        model.parameters.network,
+        model.inputs(last[:-1, None]),
         *state.map(lambda states: np.ascontiguousarray(states[:, -1:])),
     )
     return (nats + model.nats(y[:, 0], rest)) / math.log(2) / len(text)
-

@@ -231,9 +231,19 @@ class BaseNetwork(Generic[States]):
         return Views(type(self).__name__, self._desc, self._weights)
 
     def forward(
-        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, inputs: Any = None,
-        resets: Any = None, initial: Initial = "zeros", seed: int | None = None, first_row: int = 0,
-        workspace: Workspace | None = None, checkpoint_steps: int | None = None,
+        self,
+        x: Array,
+        hx: Array | None = None,
+        cx: Any = None,
+        *,
+        lengths: Any = None,
+        inputs: Any = None,
+        resets: Any = None,
+        initial: Initial = "zeros",
+        seed: int | None = None,
+        first_row: int = 0,
+        workspace: Workspace | None = None,
+        checkpoint_steps: int | None = None,
     ) -> engine.Forward[States]:
         """Run the network over a batch of sequences and save what backward needs, see :func:`rnnkit.forward`.
 
@@ -266,12 +276,28 @@ class BaseNetwork(Generic[States]):
             y, hy, cy and the workspace. y is read-only.
         """
         return engine.forward(
-            self._desc, self._weights, x, hx, cx, lengths=lengths, inputs=inputs, resets=resets, initial=initial,
-            seed=seed, first_row=first_row, workspace=workspace, checkpoint_steps=checkpoint_steps,
+            self._desc,
+            self._weights,
+            x,
+            hx,
+            cx,
+            lengths=lengths,
+            inputs=inputs,
+            resets=resets,
+            initial=initial,
+            seed=seed,
+            first_row=first_row,
+            workspace=workspace,
+            checkpoint_steps=checkpoint_steps,
         )
 
     def backward(
-        self, workspace: Workspace, dy: Array | None = None, dhy: Array | None = None, dcy: Any = None, *,
+        self,
+        workspace: Workspace,
+        dy: Array | None = None,
+        dhy: Array | None = None,
+        dcy: Any = None,
+        *,
         dw: Array | None = None,
     ) -> engine.Backward[States]:
         """Compute all gradients of a forward call, see :func:`rnnkit.backward`.
@@ -304,8 +330,15 @@ class BaseNetwork(Generic[States]):
         return engine.backward(self._desc, self._weights, workspace, dy, dhy, dcy, dw=dw)
 
     def infer(
-        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, inputs: Any = None,
-        resets: Any = None, initial: Initial = "zeros",
+        self,
+        x: Array,
+        hx: Array | None = None,
+        cx: Any = None,
+        *,
+        lengths: Any = None,
+        inputs: Any = None,
+        resets: Any = None,
+        initial: Initial = "zeros",
     ) -> engine.Infer[States]:
         """Run the network without dropout and without saving anything for backward, see :func:`rnnkit.infer`.
 

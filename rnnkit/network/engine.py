@@ -101,9 +101,20 @@ def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, lik
 
 
 def forward(
-    desc: RNNDescriptor, w: Array, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None,
-    inputs: Any = None, resets: Any = None, initial: Initial = "zeros", seed: int | None = None, first_row: int = 0,
-    workspace: Workspace | None = None, checkpoint_steps: int | None = None,
+    desc: RNNDescriptor,
+    w: Array,
+    x: Array,
+    hx: Array | None = None,
+    cx: Any = None,
+    *,
+    lengths: Any = None,
+    inputs: Any = None,
+    resets: Any = None,
+    initial: Initial = "zeros",
+    seed: int | None = None,
+    first_row: int = 0,
+    workspace: Workspace | None = None,
+    checkpoint_steps: int | None = None,
 ) -> Forward[Any]:
     """Run the network over a batch of sequences and save what backward needs.
 
@@ -299,7 +310,13 @@ def backward(
 
 
 def gradients_of(
-    desc: RNNDescriptor, w: Array, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Array | None = None,
+    desc: RNNDescriptor,
+    w: Array,
+    workspace: Workspace,
+    dy: Any,
+    dhy: Any,
+    dcy: Any,
+    dw: Array | None = None,
     wants_dx: bool = True,
 ) -> Backward[Any]:
     """Run `backward`, which may leave dx empty if it is not wanted and the cell has no side inputs."""
@@ -335,8 +352,16 @@ def gradients_of(
 
 
 def infer(
-    desc: RNNDescriptor, w: Array, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None,
-    inputs: Any = None, resets: Any = None, initial: Initial = "zeros",
+    desc: RNNDescriptor,
+    w: Array,
+    x: Array,
+    hx: Array | None = None,
+    cx: Any = None,
+    *,
+    lengths: Any = None,
+    inputs: Any = None,
+    resets: Any = None,
+    initial: Initial = "zeros",
 ) -> Infer[Any]:
     """Run the network over a batch of sequences, without dropout and without saving anything for backward.
 

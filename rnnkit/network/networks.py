@@ -60,8 +60,14 @@ class LSTM(BaseNetwork[Floats]):
     _name = "LSTM"
 
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
-        seed: int | None = None, **options: Unpack[LSTMOptions],
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        *,
+        seed: int | None = None,
+        **options: Unpack[LSTMOptions],
     ) -> None:
         self._make(seed, mode_of(self._name), input_size, hidden_size, num_layers, bidirectional, **options)
 
@@ -94,8 +100,14 @@ class GRU(BaseNetwork[None]):
     _name = "GRU"
 
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
-        seed: int | None = None, **options: Unpack[GRUOptions],
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        *,
+        seed: int | None = None,
+        **options: Unpack[GRUOptions],
     ) -> None:
         self._make(seed, mode_of(self._name), input_size, hidden_size, num_layers, bidirectional, **options)
 
@@ -130,8 +142,15 @@ class RNN(BaseNetwork[None]):
     _name = "RNN"
 
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
-        nonlinearity: Literal["tanh", "relu"] = "tanh", seed: int | None = None, **options: Unpack[RNNOptions],
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        *,
+        nonlinearity: Literal["tanh", "relu"] = "tanh",
+        seed: int | None = None,
+        **options: Unpack[RNNOptions],
     ) -> None:
         if isinstance(nonlinearity, np.ndarray) or nonlinearity not in ("tanh", "relu"):
             raise ValueError(message("RNN", "nonlinearity", 'be "tanh" or "relu"', repr(nonlinearity)))
@@ -177,8 +196,15 @@ class Network(BaseNetwork[Any]):
         return True
 
     def __init__(
-        self, mode: Mode | Cell, input_size: int, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, *,
-        seed: int | None = None, **options: Unpack[Options],
+        self,
+        mode: Mode | Cell,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        *,
+        seed: int | None = None,
+        **options: Unpack[Options],
     ) -> None:
         self._make(seed, mode, input_size, hidden_size, num_layers, bidirectional, **options)
 

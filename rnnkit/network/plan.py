@@ -53,8 +53,15 @@ class Plan(Generic[States]):
         return f"<Plan of {self.desc}{f', precision={self.precision!r}' if self.precision else ''}>"
 
     def infer(
-        self, x: Array, hx: Array | None = None, cx: Any = None, *, lengths: Any = None, inputs: Any = None,
-        resets: Any = None, initial: Initial = "zeros",
+        self,
+        x: Array,
+        hx: Array | None = None,
+        cx: Any = None,
+        *,
+        lengths: Any = None,
+        inputs: Any = None,
+        resets: Any = None,
+        initial: Initial = "zeros",
     ) -> Infer[States]:
         """Run the network over a batch of sequences, like :func:`rnnkit.infer`. On the CPU results are bit-identical.
 
@@ -94,9 +101,7 @@ class Plan(Generic[States]):
         y, hy, cy = self._network.infer(x, hx, concatenate_states(self.desc, cx), options)
         return Infer(y, hy, split_states(self.desc, cy))
 
-    def step(
-        self, x: Any, hx: Any = None, cx: Any = None, *, inputs: Any = None, resets: Any = None
-    ) -> Infer[States]:
+    def step(self, x: Any, hx: Any = None, cx: Any = None, *, inputs: Any = None, resets: Any = None) -> Infer[States]:
         """Run all layers for one time step. On the CPU a loop of steps is bit-identical to :meth:`infer`.
 
         Parameters

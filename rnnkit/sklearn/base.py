@@ -170,8 +170,13 @@ class RecurrentEstimator(BaseEstimator):
         self.feature_mean_, self.feature_scale_ = self._mean_and_scale(function, "X", steps)
         self._set_scale(function, targets)
         desc = RNNDescriptor(
-            self.mode, num_features, self.hidden_size, self.num_layers, bool(self.bidirectional),
-            dropout=float(self.dropout), dtype=self.dtype,
+            self.mode,
+            num_features,
+            self.hidden_size,
+            self.num_layers,
+            bool(self.bidirectional),
+            dropout=float(self.dropout),
+            dtype=self.dtype,
         )
         seeds = np.random.SeedSequence(self._seed).generate_state(2, np.uint64)
         self.network_ = network_of(desc, init_weights(desc, int(seeds[0])))

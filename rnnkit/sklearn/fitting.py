@@ -53,9 +53,7 @@ def run_epoch(loop: Loop, epoch: int) -> float:
     return total / len(lengths)
 
 
-def run_epochs(
-    loop: Loop, epochs: int, patience: int, validate: Callable[[], float] | None, verbose: bool
-) -> Curves:
+def run_epochs(loop: Loop, epochs: int, patience: int, validate: Callable[[], float] | None, verbose: bool) -> Curves:
     """Train; with `validate`, stop after `patience` epochs without a lower loss, and restore the best parameters."""
     curves, best, saved = Curves([], []), math.inf, []
     with _bar(loop.function, epochs, verbose) as show:

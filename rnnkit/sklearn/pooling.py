@@ -46,7 +46,12 @@ def pool(kind: str, y: np.ndarray, hy: np.ndarray, lengths: np.ndarray, num_dire
 
 
 def pool_backward(
-    kind: str, dvalues: np.ndarray, pooled: Pooled, seq_len: int, lengths: np.ndarray, num_layers: int,
+    kind: str,
+    dvalues: np.ndarray,
+    pooled: Pooled,
+    seq_len: int,
+    lengths: np.ndarray,
+    num_layers: int,
     num_directions: int,
 ) -> dict[str, np.ndarray]:
     """Return the gradient as an argument of backward: dhy, or dy, whose padding is ignored."""

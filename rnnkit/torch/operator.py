@@ -81,7 +81,11 @@ class _Recorded(torch.autograd.Function):
 
 
 def _call_of(
-    network: ModuleConfig, x: Tensor, parameters: Sequence[Tensor], lengths: Any = None, resets: Any = None,
+    network: ModuleConfig,
+    x: Tensor,
+    parameters: Sequence[Tensor],
+    lengths: Any = None,
+    resets: Any = None,
     seed: Any = None,
 ) -> Call:
     desc = descriptor(network, parameters[0].dtype)

@@ -191,8 +191,15 @@ def _new_size(flat: FlatParameters, shape: torch.Size, order: int, threads: int)
     if len(flat.sizes) >= _MAX_SIZES:
         flat.sizes.clear()
     cells = torch.Size((*rows, desc.states_size)) if desc.has_cell_state else None
-    size = PreparedSize(Layout((seq_len, batch_size), order), states, cells, threads, training,
-                        prepared.PreparedInference(*problem), gathered)
+    size = PreparedSize(
+        Layout((seq_len, batch_size), order),
+        states,
+        cells,
+        threads,
+        training,
+        prepared.PreparedInference(*problem),
+        gathered,
+    )
     flat.sizes[shape, order, threads] = size
     return size
 

@@ -104,9 +104,19 @@ class Recurrent(AcceleratedLayers):
     """
 
     def __init__(
-        self, cell: Any, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
-        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *, proj_size: int = 0,
-        device: Any = None, dtype: torch.dtype | None = None,
+        self,
+        cell: Any,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        proj_size: int = 0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         nn.Module.__init__(self)  # RNNBase would create parameters, and only for its own modes
         for name, value in (("bias", bias), ("batch_first", batch_first)):
@@ -179,7 +189,12 @@ class Recurrent(AcceleratedLayers):
             nn.init.uniform_(parameter, -bound if low is None else low, bound if high is None else high)
 
     def forward(
-        self, input: Any, hx: Any = None, lengths: Any = None, resets: Any = None, all_states: bool = False,
+        self,
+        input: Any,
+        hx: Any = None,
+        lengths: Any = None,
+        resets: Any = None,
+        all_states: bool = False,
         inputs: Any = None,
     ) -> tuple[Any, ...]:
         """Run the network, like :class:`rnnkit.torch.GRU`.

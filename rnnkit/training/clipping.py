@@ -11,7 +11,7 @@ from rnnkit.common.arrays import Array
 from rnnkit.training import arguments
 from rnnkit.training.sums import total_of_squares
 
-_SMALLEST = np.finfo(np.float64).tiny / np.finfo(np.float64).eps**2  # above it, underflowed squares are negligible
+_SMALLEST = np.finfo(np.float64).tiny / np.finfo(np.float64).eps ** 2  # above it, underflowed squares are negligible
 
 
 def clip_gradient_norm(gradient: Array | Sequence[Array], limit: float) -> float:

@@ -27,7 +27,11 @@ class Loss(NamedTuple):
 
 
 def softmax_cross_entropy(
-    scores: Array, targets: Array, lengths: Array | Sequence[int] | None = None, *, count: float | None = None,
+    scores: Array,
+    targets: Array,
+    lengths: Array | Sequence[int] | None = None,
+    *,
+    count: float | None = None,
     out: Array | None = None,
 ) -> Loss:
     """Return the cross-entropy -ln p(target) under the softmax of scores: its mean, gradient, and value per entry.
@@ -85,7 +89,11 @@ def softmax_cross_entropy(
 
 
 def sigmoid_cross_entropy(
-    scores: Array, targets: Array, lengths: Array | Sequence[int] | None = None, *, count: float | None = None,
+    scores: Array,
+    targets: Array,
+    lengths: Array | Sequence[int] | None = None,
+    *,
+    count: float | None = None,
     out: Array | None = None,
 ) -> Loss:
     """Return the binary cross-entropy of targets and logistic(scores): its mean, gradient, and value per entry.
@@ -139,7 +147,11 @@ def sigmoid_cross_entropy(
 
 
 def squared_error(
-    y: Array, targets: Array, lengths: Array | Sequence[int] | None = None, *, count: float | None = None,
+    y: Array,
+    targets: Array,
+    lengths: Array | Sequence[int] | None = None,
+    *,
+    count: float | None = None,
     out: Array | None = None,
 ) -> Loss:
     """Return the squared difference between outputs and targets: its mean, gradient, and value per entry.
@@ -233,7 +245,14 @@ class _Entries:
     """
 
     def __init__(
-        self, function: str, scores: Array, targets: Any, shape: tuple[int, ...], lengths: Any, count: Any, out: Any,
+        self,
+        function: str,
+        scores: Array,
+        targets: Any,
+        shape: tuple[int, ...],
+        lengths: Any,
+        count: Any,
+        out: Any,
         name: str = "scores",
     ) -> None:
         arguments.array(function, "targets", targets)

@@ -168,7 +168,11 @@ class Adam(_Optimizer):
     """
 
     def __init__(
-        self, parameters: Array | Sequence[Array], beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
+        self,
+        parameters: Array | Sequence[Array],
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
         weight_decay: float | Sequence[float] = 0.0,
     ) -> None:
         self._beta1 = arguments.number("Adam", "beta1", beta1, "be in 0 <= beta1 < 1", _is_share)
@@ -258,7 +262,10 @@ class SGD(_Optimizer):
     """
 
     def __init__(
-        self, parameters: Array | Sequence[Array], momentum: float = 0.0, nesterov: bool = False,
+        self,
+        parameters: Array | Sequence[Array],
+        momentum: float = 0.0,
+        nesterov: bool = False,
         weight_decay: float | Sequence[float] = 0.0,
     ) -> None:
         self._momentum = arguments.number("SGD", "momentum", momentum, "be in 0 <= momentum < 1", _is_share)

@@ -12,14 +12,14 @@ from pathlib import Path
 from gpu_run.here import Here
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = ("test_gpu", "test_gpu_device", "test_training_gpu", "test_torch_gpu", "test_stream", "test_perf_gpu")
+ROOMS = "cuda", "training", "torch", "network", "perf"
 WORKERS = 12  # processes on one GPU: each takes half a gigabyte of it
 OUTCOME = re.compile(r"^\[gw\d+\].* (PASSED|FAILED|ERROR|SKIPPED) (\S.*)$")
 
 
 def run(here: Here) -> None:
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "-n", str(2 if here.stand_in else WORKERS), "-rfE"]
-    command += ["--tb=short", "-o", "faulthandler_timeout=100", *(f"tests/{name}.py" for name in FILES)]
+    command += ["--tb=short", "-o", "faulthandler_timeout=100", *(f"tests/{room}" for room in ROOMS)]
     counts, start = Counter(), time.perf_counter()
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout:

@@ -74,8 +74,12 @@ def _compare(here: Here, name: str, options: dict[str, Any], lengths: Any) -> An
     found = {key: one.get().astype(np.float64) for key, one in found.items() if hasattr(one, "get")}
     bound = BOUNDS["tf32" if desc.allow_tf32 else desc.dtype]
     wide = rnnkit.RNNDescriptor(**{**options, "dtype": "float64", "allow_tf32": False})
-    reference = Problem(wide, *(None if one is None else np.asarray(one, np.float64) for one in given[1:3]), lengths,
-                        *(None if one is None else one.astype(np.float64) for one in given[4:7]))
+    reference = Problem(
+        wide,
+        *(None if one is None else np.asarray(one, np.float64) for one in given[1:3]),
+        lengths,
+        *(None if one is None else one.astype(np.float64) for one in given[4:7]),
+    )
 
     def beside(compute: Any) -> dict[str, Any]:
         expected = compute(reference)

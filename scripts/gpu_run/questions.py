@@ -58,8 +58,11 @@ def _small_layers(here: Here) -> None:
                 with _algorithm(number):
                     facts[name] = _errors(_gradients(given), expected)
                 runs[name] = partial(_with_algorithm, number, partial(_gradients, given, False))
-            here.add(f"small layers, {mode}, H={hidden}, T={steps}, N={batch}, weights*{scale}", **facts,
-                     **medians(runs, rounds=3))
+            here.add(
+                f"small layers, {mode}, H={hidden}, T={steps}, N={batch}, weights*{scale}",
+                **facts,
+                **medians(runs, rounds=3),
+            )
 
 
 def _problem(mode: str, hidden: int, steps: int, batch: int, scale: float) -> Problem:

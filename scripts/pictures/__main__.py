@@ -1,7 +1,7 @@
 """Draw the pictures of the documentation (extra `docs`), by default into docs/pictures: `python -m scripts.pictures`.
 
 What can be taken from the package is: layouts, row numbers, shares of threads, and figures from docs/data. So a picture
-that no longer tells the truth changes when it is drawn again, and `tests/test_pictures.py` notices.
+that no longer tells the truth changes when it is drawn again, and `tests/docs/test_pictures.py` notices.
 """
 
 import argparse

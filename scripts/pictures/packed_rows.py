@@ -36,7 +36,12 @@ def draw() -> Canvas:
 
 
 def _cell(
-    canvas: Canvas, x: float, y: float, words: str, colour: str | None, size: tuple[float, float] = CELL,
+    canvas: Canvas,
+    x: float,
+    y: float,
+    words: str,
+    colour: str | None,
+    size: tuple[float, float] = CELL,
     strong: bool = False,
 ) -> None:
     """One row of an array; of padding without a colour."""

@@ -45,8 +45,19 @@ class Canvas:
         self.box(1, 1, width - 2, height - 2, fill=PAPER, edge=PALE, corner=10, layer=0)
 
     def box(
-        self, x: float, y: float, width: float, height: float, *, fill: str = "none", edge: str = "none",
-        line: float = 1, corner: float = 0, dashed: bool = False, hatch: str | None = None, layer: float = 1,
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        *,
+        fill: str = "none",
+        edge: str = "none",
+        line: float = 1,
+        corner: float = 0,
+        dashed: bool = False,
+        hatch: str | None = None,
+        layer: float = 1,
     ) -> None:
         style = {
             "facecolor": fill, "edgecolor": edge, "linewidth": line, "zorder": layer, "hatch": hatch,
@@ -62,8 +73,17 @@ class Canvas:
         self._axes.add_patch(patch).set_clip_on(False)  # or each would name its clip path in the file
 
     def text(
-        self, x: float, y: float, words: str, *, size: float = 12, colour: str = INK, bold: bool = False,
-        align: str = "left", mono: bool = False, layer: float = 5,
+        self,
+        x: float,
+        y: float,
+        words: str,
+        *,
+        size: float = 12,
+        colour: str = INK,
+        bold: bool = False,
+        align: str = "left",
+        mono: bool = False,
+        layer: float = 5,
     ) -> None:
         """One line of text, the middle of its capitals at y: no font is measured, which each FreeType does its way."""
         family = "DejaVu Sans Mono" if mono else "DejaVu Sans"
@@ -78,8 +98,14 @@ class Canvas:
             self.text(x, y + number * leading, row, **style)
 
     def path(
-        self, points: Sequence[tuple[float, float]], *, colour: str = INK, line: float = 1, dashed: bool = False,
-        fill: str = "none", layer: float = 2,
+        self,
+        points: Sequence[tuple[float, float]],
+        *,
+        colour: str = INK,
+        line: float = 1,
+        dashed: bool = False,
+        fill: str = "none",
+        layer: float = 2,
     ) -> None:
         style = (0, (4, 3)) if dashed else "-"
         patch = PathPatch(
@@ -89,8 +115,14 @@ class Canvas:
         self._add(patch)
 
     def arrow(
-        self, *points: tuple[float, float], colour: str = INK, line: float = 1.4, dashed: bool = False,
-        curve: float = 0, head: float = 7, layer: float = 3,
+        self,
+        *points: tuple[float, float],
+        colour: str = INK,
+        line: float = 1.4,
+        dashed: bool = False,
+        curve: float = 0,
+        head: float = 7,
+        layer: float = 3,
     ) -> None:
         """Along straight lines between the points, or curved between two."""
         *way, end = points
@@ -103,9 +135,7 @@ class Canvas:
         )  # fmt: skip
         self._add(patch)
 
-    def dots(
-        self, points: Sequence[tuple[float, float]], colour: str, *, radius: float = 4, marker: str = "o"
-    ) -> None:
+    def dots(self, points: Sequence[tuple[float, float]], colour: str, *, radius: float = 4, marker: str = "o") -> None:
         """Marks with a white rim, so that those that overlap are told apart."""
         xs, ys = zip(*points, strict=True) if points else ((), ())
         self._axes.plot(

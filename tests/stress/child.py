@@ -25,22 +25,29 @@ _NO_NEWS = ("-W", "ignore:the matrix subclass:PendingDeprecationWarning")  # whi
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def run_child(trial, work, *, seconds=None, limit=LIMIT, environment=None, meanwhile=None, **options):
+def run_children(trial, work, **options):
+    """`run_child`, until the time of the trial is spent."""
+    for _ in trial.rounds():
+        run_child(trial, work, **options)
+
+
+def run_child(trial, work, *, threads=None, most=None, limit=LIMIT, environment=None, meanwhile=None, **options):
     """Call `work(trial, **options)` of a module in this folder in a process of its own; add up what it counted.
 
-    It has `seconds` of time, of this trial's by default, and a seed drawn from this trial. `meanwhile(pid, rng)` is
-    called again and again while it runs.
+    The engine has so many `threads` in it. It has `most` seconds or what is left of this trial's, and a seed drawn from
+    this trial. `meanwhile(pid, rng)` is called again and again while it runs.
     """
     seed = int(trial.rng.integers(2**32))
-    seconds = min(trial.seconds_left, LONGEST) if seconds is None else seconds
-    request = [work.__module__, work.__name__, seed, seconds, options]
+    seconds = min(trial.seconds_left, LONGEST if most is None else most)
+    environment = (environment or {}) | ({} if threads is None else {"NUMBA_NUM_THREADS": str(threads)})
+    request = [Path(work.__code__.co_filename).stem, work.__name__, seed, seconds, options]
     command = [sys.executable, "-X", "faulthandler", "-W", "error", *_NO_NEWS, __file__, json.dumps(request)]
     with tempfile.TemporaryFile("w+") as written, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            command, stdout=written, stderr=errors, env={**os.environ, **(environment or {})}, start_new_session=True
+            command, stdout=written, stderr=errors, env={**os.environ, **environment}, start_new_session=True
         )
         status = _wait(process, seconds + limit, meanwhile, trial.rng)
-        what = f"{work.__name__}({options}) with seed {seed}, {environment or 'no environment'}"
+        what = f"{work.__name__}({options}) with seed {seed}, {environment}"
         errors.seek(0)
         assert status == 0, f"{what} ended with {_named(status)}:\n{errors.read()[-_SHOWN:]}"
         written.seek(0)
@@ -124,7 +131,7 @@ def exit_status_of_fork(pid, idle=60.0, cpu=300.0):
 
 def main():
     module, name, seed, seconds, options = json.loads(sys.argv[1])
-    sys.path.insert(0, str(HERE.parent))
+    sys.path.insert(0, str(HERE.parent / "support"))
     trial = Trial(Counter(), seconds, seed)
     getattr(import_module(module), name)(trial, **options)
     sys.stdout.write("\n" + json.dumps(trial.tally) + "\n")

@@ -120,14 +120,6 @@ def _leave():
     _handler.free = ctypes.cast(_libc.abs, ctypes.c_void_p)  # a function that does nothing with its arguments
 
 
-def _bytes(count, at_end=True):
-    """Uninitialised bytes that end, or begin, at a guard page."""
-    before, guard.at_end = guard.at_end, at_end
-    found = np.empty(count, np.uint8)
-    guard.at_end = before
-    return found
-
-
 def _filled(array, values):
     array[...] = values
     return array
@@ -135,7 +127,9 @@ def _filled(array, values):
 
 def _touching(values, at_end, offset=0):
     """The values at a guard page, or so many bytes away from it."""
-    raw = _bytes(values.nbytes + offset, at_end)
+    before, guard.at_end = guard.at_end, at_end
+    raw = np.empty(values.nbytes + offset, np.uint8)
+    guard.at_end = before
     part = raw[: values.nbytes] if at_end else raw[offset:]
     return _filled(part.view(values.dtype).reshape(values.shape), values)
 
@@ -169,8 +163,8 @@ def _window(values):
     return _filled(around[tuple(slice(1, -2) for _ in values.shape)], values)
 
 
-def _odd(values, rng):
-    return int(rng.integers(1, max(values.itemsize, 2)))
+def _misaligned(values, rng, at_end):
+    return _touching(values, at_end, int(rng.integers(1, max(values.itemsize, 2))))
 
 
 # The first ones are contiguous, as a weight buffer has to be.
@@ -178,8 +172,8 @@ CONTIGUOUS = {
     "plain": lambda values, rng: values.copy(),
     "at the end": lambda values, rng: _touching(values, True),
     "at the start": lambda values, rng: _touching(values, False),
-    "misaligned at the end": lambda values, rng: _touching(values, True, _odd(values, rng)),
-    "misaligned at the start": lambda values, rng: _touching(values, False, _odd(values, rng)),
+    "misaligned at the end": lambda values, rng: _misaligned(values, rng, True),
+    "misaligned at the start": lambda values, rng: _misaligned(values, rng, False),
     "read-only": lambda values, rng: _read_only(values),
 }
 FORMS = CONTIGUOUS | {

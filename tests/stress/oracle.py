@@ -32,7 +32,7 @@ class Right(NamedTuple):
 
 
 def random_problem(rng, steps=6, sizes=SIZES, layers=3, cells=tuple(CELLS), **fixed):
-    """A problem of the sizes of tests/strategies.py, where vector kernels have their tails."""
+    """A problem of the sizes of tests/support/strategies.py, where vector kernels have their tails."""
     cell = dict(CELLS[rng.choice(cells)])
     hidden_size = int(rng.choice(sizes))
     if "proj_size" in cell:

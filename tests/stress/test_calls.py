@@ -5,20 +5,18 @@ WorkspaceError; what it was given holds the same bytes afterwards.
 """
 
 import ctypes
-import re
 
 import numpy as np
 import pytest
 import spoiled
-from child import run_child
-from guarded import CONTIGUOUS, FORMS, guard, guard_pages, place, poison, snapshot
+from child import run_child, run_children
+from guarded import CONTIGUOUS, FORMS, guard, guard_pages, place, poison
 from oracle import assert_same, random_problem, right
-from spoiled import EITHER, RIGHT, WRONG
+from spoiled import EITHER, RIGHT, WRONG, attempt
 
 import rnnkit
 
 REFUSALS = (TypeError, ValueError, rnnkit.WorkspaceError)
-FORM = re.compile(r"\w+: .+ must .+, got ", re.DOTALL)  # of a message
 CALLS = 40  # of a problem
 SEGMENTED = dict(batch_size=1030, input_size=3, hidden_size=5, proj_size=None, input_mode="linear", lengths=None)
 """So many sequences that each step is a chunk of its own, and checkpoints cut few steps into several segments."""
@@ -26,21 +24,9 @@ ARRAYS = {"w", "x", "hx", "cx", "dy", "dhy", "dcy", "dw"}
 WRITEABLE = {name: form for name, form in CONTIGUOUS.items() if name != "read-only"}
 
 
-def attempt(function, arguments, expected, what):
-    """The result, or None where the call was refused; nothing that it was given has changed."""
+def call_with(function, arguments, expected, what):
     given = [value for name, value in arguments.items() if name != "dw"]
-    before = snapshot(given)
-    try:
-        with guard_pages():
-            result = function(**arguments)
-    except REFUSALS as error:
-        assert expected is not RIGHT, f"{what} was refused: {error!r}"
-        assert FORM.match(str(error)), f"{what} was refused without saying what it must be: {error!r}"
-        result = None
-    else:
-        assert expected is not WRONG, f"{what} was accepted"
-    assert snapshot(given) == before, f"{what} changed what it was given"
-    return result
+    return attempt(lambda: function(**arguments), given, expected, what, REFUSALS)
 
 
 class Case:
@@ -58,24 +44,24 @@ class Case:
             chosen.append(self.step)
         return chosen[self.rng.integers(len(chosen))]()
 
-    def infer(self):
+    def network(self):
+        return dict(desc=self.problem.desc, w=self.problem.w)
+
+    def inputs(self):
         problem = self.problem
-        names = dict(desc=problem.desc, w=problem.w, x=problem.x, hx=problem.hx, cx=problem.cx, lengths=problem.lengths)
-        return rnnkit.infer, names, rnnkit.infer
+        return dict(x=problem.x, hx=problem.hx, cx=problem.cx, lengths=problem.lengths)
+
+    def infer(self):
+        return rnnkit.infer, self.network() | self.inputs(), rnnkit.infer
 
     def plan_infer(self):
-        _, names, _ = self.infer()
-        rest = {name: value for name, value in names.items() if name not in ("desc", "w")}
-        return self.plan.infer, rest, lambda **given: rnnkit.infer(self.problem.desc, self.problem.w, **given)
+        return self.plan.infer, self.inputs(), lambda **given: rnnkit.infer(**self.network(), **given)
 
     def prepare(self):
-        function, names, _ = self.infer()
-        rest = dict(x=self.problem.x, hx=self.problem.hx, cx=self.problem.cx, lengths=self.problem.lengths)
-
         def prepared(desc, w):
-            return rnnkit.prepare(desc, w).infer(**rest)
+            return rnnkit.prepare(desc, w).infer(**self.inputs())
 
-        return prepared, dict(desc=names["desc"], w=names["w"]), lambda desc, w: function(desc, w, **rest)
+        return prepared, self.network(), lambda desc, w: rnnkit.infer(desc, w, **self.inputs())
 
     def step(self):
         problem = self.problem
@@ -88,7 +74,7 @@ class Case:
         return self.plan.step, dict(x=problem.x[0], hx=problem.hx, cx=problem.cx), one_step
 
     def forward(self):
-        _, names, _ = self.infer()
+        names = self.network() | self.inputs()
         names |= dict(seed=self.problem.seed, workspace=None, checkpoint_steps=self.checkpoint_steps())
 
         def reusing(workspace, checkpoint_steps, **given):
@@ -109,8 +95,8 @@ class Case:
         problem = self.problem
         dw = problem.draw(7, problem.w.shape) if self.rng.random() < 0.5 else None
         workspace = problem.forward(checkpoint_steps=self.checkpoint_steps()).workspace
-        names = dict(desc=problem.desc, w=problem.w, workspace=workspace, dw=dw)
-        names |= {name: value for name, value in zip(("dy", "dhy", "dcy"), problem.cotangents, strict=True)}
+        names = self.network() | dict(workspace=workspace, dw=dw)
+        names |= dict(dy=problem.dy, dhy=problem.dhy, dcy=problem.dcy)
 
         def plain(workspace, **given):
             return rnnkit.backward(workspace=problem.forward().workspace, **given)
@@ -217,18 +203,12 @@ def one_call(trial, case):
         forms[bad] = f"{type(arguments[bad]).__name__} {str(arguments[bad])[:200]}"
     what = f"{getattr(function, '__qualname__', function)} of {problem} with {forms}"
     same = copies(arguments)
-    result = attempt(function, arguments, expected, what)
+    result = call_with(function, arguments, expected, what)
     trial.count(calls=1, refused=result is None)
     if result is not None:
         if arguments.get("seed", 0) is None and problem.dropout:
             return  # its mask is anybody's guess
         assert_same(result, plain(**same))
-
-
-@pytest.mark.share(6)
-def test_calls_with_right_and_wrong_arguments(trial):
-    for _ in trial.rounds():
-        run_child(trial, fuzz_calls)
 
 
 def overlap(first, second_size, dtype, rng):
@@ -243,8 +223,7 @@ def fuzz_overlaps(trial):
     rng = trial.rng
     for _ in trial.rounds(20):
         problem = random_problem(rng, dropout=0.0, seq_len=int(rng.integers(1, 5)), lengths=None)
-        values = {"x": problem.x, "hx": problem.hx, "cx": problem.cx}
-        values |= dict(zip(("dy", "dhy", "dcy"), problem.cotangents, strict=True))
+        values = dict(x=problem.x, hx=problem.hx, cx=problem.cx, dy=problem.dy, dhy=problem.dhy, dcy=problem.dcy)
         name = str(rng.choice([name for name, value in values.items() if value is not None]))
         value = values[name]
         dw, flat = overlap(problem.w.size, value.size, problem.dtype, rng)
@@ -254,14 +233,9 @@ def fuzz_overlaps(trial):
         arguments = dict(desc=problem.desc, w=problem.w, workspace=result.workspace, dw=dw)
         arguments |= {one: values[one] for one in ("dy", "dhy", "dcy")}
         before = value.copy()
-        attempt(rnnkit.backward, arguments, WRONG, f"dw over {name} in backward of {problem}")
+        call_with(rnnkit.backward, arguments, WRONG, f"dw over {name} in backward of {problem}")
         assert np.array_equal(values[name], before), f"dw over {name} changed that of {problem}"
         trial.count(calls=1)
-
-
-def test_a_gradient_buffer_over_what_is_read(trial):
-    for _ in trial.rounds():
-        run_child(trial, fuzz_overlaps)
 
 
 def views_of_workspace(problem, workspace, rng):
@@ -302,9 +276,9 @@ def fuzz_views(trial):
         assert_same(back, wanted)
 
 
-def test_inputs_that_view_the_workspace(trial):
-    for _ in trial.rounds():
-        run_child(trial, fuzz_views)
+@pytest.mark.parametrize("work", [pytest.param(fuzz_calls, marks=pytest.mark.share(6)), fuzz_overlaps, fuzz_views])
+def test_fuzzed_calls_are_right_or_refused(trial, work):
+    run_children(trial, work)
 
 
 def read_outside(trial, where):
@@ -316,6 +290,6 @@ def read_outside(trial, where):
 
 
 @pytest.mark.parametrize("where", ["at the end", "at the start"])
-def test_an_access_out_of_bounds_is_seen(trial, where):
+def test_access_out_of_bounds_ends_the_process(trial, where):
     with pytest.raises(AssertionError, match="SIGSEGV"):
         run_child(trial, read_outside, where=where)

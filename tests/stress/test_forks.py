@@ -5,47 +5,21 @@ import os
 import shutil
 import threading
 import time
-from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import numba
 import numpy as np
 import pytest
-from child import run_child
+from child import run_child, run_children
 from forking import assert_works, fork, fork_while_modules_load
 from problems import Problem
-from work import Caller, callers, small_problem
+from work import Caller, callers, small_problem, threads_that_go_on
 
 from rnnkit_kernels.machine.jit import DIGEST
 
 DROPOUT = ("drop-*", "dropout.drop-*")  # files of that kernel
 COMPUTING = 4  # threads that call while the process forks
-
-
-@contextmanager
-def threads_that_go_on(function, count):
-    """Threads that call `function(rng)` again and again; what they raise is raised here."""
-    stop, errors = threading.Event(), []
-
-    def run(seed):
-        rng = np.random.default_rng(seed)
-        try:
-            while not stop.is_set():
-                function(rng)
-        except BaseException as error:
-            errors.append(error)
-
-    running = [threading.Thread(target=run, args=(seed,)) for seed in range(count)]
-    for thread in running:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in running:
-            thread.join()
-    if errors:
-        raise errors[0]
 
 
 def fork_while_threads_compute(trial):
@@ -70,12 +44,6 @@ def fork_while_threads_compute(trial):
             trial.count(forks=3)
 
 
-@pytest.mark.parametrize("size", ["1", "4"])
-def test_forks_while_threads_compute(trial, size):
-    for _ in trial.rounds():
-        run_child(trial, fork_while_threads_compute, environment={"NUMBA_NUM_THREADS": size})
-
-
 def fork_of_fork(trial):
     """Children of children, each of which has called before it forks."""
     known = callers(trial.rng, 5)  # some of whose work is shared out for certain
@@ -92,16 +60,11 @@ def fork_of_fork(trial):
         trial.count(forks=3)
 
 
-def test_forks_of_forks(trial):
-    for _ in trial.rounds():
-        run_child(trial, fork_of_fork, environment={"NUMBA_NUM_THREADS": "2"})
-
-
 def fork_while_kernels_load(trial):
     """Threads make their first calls, and load kernels under Numba's lock; a child needs kernels that are not there."""
     known = Caller(*small_problem(trial.rng))
-    others = [Problem(mode, dtype=dtype, num_layers=n) for mode in ("lstm", "gru") for dtype in ("float32", "float64")
-              for n in (1, 2)]  # fmt: skip
+    options = product(("lstm", "gru"), ("float32", "float64"), (1, 2))
+    others = [Problem(mode, dtype=dtype, num_layers=layers) for mode, dtype, layers in options]
 
     def in_child():
         known.infer()
@@ -111,7 +74,8 @@ def fork_while_kernels_load(trial):
     def load(rng):
         one = others[rng.integers(len(others))]
         one.backward(one.forward().workspace)
-        user_compiles(rng)
+        constant = float(rng.random())
+        numba.njit(lambda x: x * constant)(1.0)  # the user's own code takes the compiler's lock as well
 
     with threads_that_go_on(load, 2):
         for _ in trial.rounds():
@@ -120,20 +84,18 @@ def fork_while_kernels_load(trial):
             trial.count(forks=2, raised=raised)
 
 
-def user_compiles(rng):
-    """The user's own code takes the compiler's lock as well."""
-    constant = float(rng.random())
-    numba.njit(lambda x: x * constant)(1.0)
+WORKS = [
+    (fork_while_threads_compute, dict(threads=1)),
+    (fork_while_threads_compute, dict(threads=4)),
+    (fork_of_fork, dict(threads=2)),
+    (fork_while_kernels_load, dict(most=10)),
+    (fork_while_modules_load, {}),
+]
 
 
-def test_forks_while_kernels_load(trial):
-    for _ in trial.rounds():
-        run_child(trial, fork_while_kernels_load, seconds=min(trial.seconds_left, 10))
-
-
-def test_forks_while_modules_load(trial):
-    for _ in trial.rounds():
-        run_child(trial, fork_while_modules_load)
+@pytest.mark.parametrize(("work", "options"), WORKS)
+def test_forked_children_work_at_any_moment(trial, work, options):
+    run_children(trial, work, **options)
 
 
 def kernel_folder():
@@ -170,7 +132,7 @@ def fork_while_it_compiles(trial):
     trial.count(forks=len(pids), raised=raised, compiled=1)
 
 
-def test_forks_while_a_kernel_compiles(trial, cold_dropout):
+def test_forked_children_work_while_a_kernel_compiles(trial, cold_dropout):
     for number in trial.rounds():
         folder = cold_dropout / str(number)
         shutil.copytree(cold_dropout / "rnnkit", folder / "rnnkit")
@@ -225,6 +187,5 @@ def make_processes(trial, method):
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_pools_and_processes(trial, method):
-    for _ in trial.rounds():
-        run_child(trial, make_processes, method=method, environment={"NUMBA_NUM_THREADS": "2"})
+def test_pools_and_processes_work_with_every_start_method(trial, method):
+    run_children(trial, make_processes, method=method, threads=2)

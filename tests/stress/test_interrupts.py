@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from child import run_child
+from child import run_children
 from oracle import assert_same
-from work import callers
+from work import callers, threads_that_go_on
 
 import rnnkit
 
@@ -188,47 +188,30 @@ def assert_unharmed(caller, trained):
 
 
 @pytest.mark.share(2)
-@pytest.mark.parametrize("size", ["1", "2"])
-def test_interrupts_at_random_moments(trial, size):
-    for _ in trial.rounds():
-        run_child(trial, interrupt_calls, environment={"NUMBA_NUM_THREADS": size})
+@pytest.mark.parametrize("threads", [1, 2])
+def test_interrupted_calls_leave_all_right(trial, threads):
+    run_children(trial, interrupt_calls, threads=threads)
 
 
 def interrupt_beside_threads(trial):
     """The main thread is interrupted while others call, too: their results stay right, their turns come."""
     signal.signal(signal.SIGALRM, interrupt)
-    known, stop, errors = callers(trial.rng, 3, BRIEF), threading.Event(), []
+    known = callers(trial.rng, 3, BRIEF)
     for caller in known:
         caller.all()
-
-    def go_on(seed):
-        rng = np.random.default_rng(seed)
-        while not stop.is_set() and not errors:
-            try:
-                known[rng.integers(len(known))].any(rng)
-            except Exception as error:
-                errors.append(error)
-
-    threads = [threading.Thread(target=go_on, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for _ in trial.rounds():
-        hits = 0
-        while hits < INTERRUPTS // 4:
-            caller = known[trial.rng.integers(len(known))]
-            hits += survives(caller.problem.infer, trial.rng.uniform(1e-6, 0.002))
-            hits += survives(caller.plan_infer, trial.rng.uniform(1e-6, 0.002))
-        trial.count(interrupts=hits)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors[0]
+    with threads_that_go_on(lambda rng: known[rng.integers(len(known))].any(rng), 3):
+        for _ in trial.rounds():
+            hits = 0
+            while hits < INTERRUPTS // 4:
+                caller = known[trial.rng.integers(len(known))]
+                hits += survives(caller.problem.infer, trial.rng.uniform(1e-6, 0.002))
+                hits += survives(caller.plan_infer, trial.rng.uniform(1e-6, 0.002))
+            trial.count(interrupts=hits)
     without_interrupts(assert_helpers_take_part)
 
 
-def test_interrupts_while_other_threads_call(trial):
-    for _ in trial.rounds():
-        run_child(trial, interrupt_beside_threads, environment={"NUMBA_NUM_THREADS": "2"})
+def test_interrupts_leave_calls_of_other_threads_right(trial):
+    run_children(trial, interrupt_beside_threads, threads=2)
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
@@ -292,6 +275,5 @@ def interrupt_long_calls(trial):
         assert least <= PART, f"{name} of {whole:.1f} s went on for {least:.0%} of the rest of it after a signal"
 
 
-def test_the_time_from_a_signal_to_its_exception(trial):
-    for _ in trial.rounds():
-        run_child(trial, interrupt_long_calls, environment={"NUMBA_NUM_THREADS": "2"})
+def test_long_call_ends_soon_after_a_signal(trial):
+    run_children(trial, interrupt_long_calls, threads=2)

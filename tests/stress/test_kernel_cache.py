@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from repository import SUPPORT, TESTS
 
 from rnnkit_kernels.machine.cache import Folder
 
-TESTS = Path(__file__).resolve().parents[1]
 KERNELS = """
 import hashlib
 import numpy as np
@@ -41,13 +41,10 @@ NO_FOLDER = "/dev/null"
 
 def start(folder, program=KERNELS, **environment):
     """Run the program in a process of its own, with its kernels cached below this folder."""
-    environment = {
-        **os.environ, "PYTHONPATH": str(TESTS), "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_CACHE_DIR": str(folder),
-        **environment,
-    }
-    return subprocess.Popen(
-        [sys.executable, "-c", program], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    path = {"PYTHONPATH": f"{SUPPORT}{os.pathsep}{TESTS}/kernels", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | path | {"NUMBA_CACHE_DIR": str(folder)} | environment
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-c", program], env=environment, **pipes)
 
 
 def finish(process):
@@ -61,6 +58,20 @@ def finish(process):
 def assert_same(folder, expected, hits=None, warnings=0, **options):
     found = finish(start(folder, **options))
     assert found == (expected, found[1] if hits is None else hits, warnings)
+
+
+def assert_mended(folder, expected):
+    """The next run computes the same whatever is there, and the one after that finds all of it."""
+    assert_same(folder, expected)
+    assert_same(folder, expected, hits=ALL)
+
+
+def assert_does_without(folder, expected, program=KERNELS):
+    """A run that can write nothing, or not all, computes the same; the count of its warnings, 0 or 1."""
+    digest, hits, warnings = finish(start(folder, program))
+    assert (digest, hits) == (expected, "0")
+    assert warnings <= 1
+    return warnings
 
 
 @pytest.fixture(scope="module")
@@ -94,20 +105,18 @@ def copy(warm, folder):
 def damaged(data, rng):
     """The data cut off, gone on with, one bit flipped, or some bytes overwritten, at a random place."""
     at = int(rng.integers(len(data)))
-    kind = rng.choice(["cut", "longer", "flipped", "overwritten", "zeros"])
-    if kind == "cut":
-        return data[:at]
-    if kind == "longer":
-        return data + rng.bytes(at + 1)
-    if kind == "flipped":
-        return data[:at] + bytes([data[at] ^ 1 << int(rng.integers(8))]) + data[at + 1 :]
-    if kind == "zeros":
-        return data[:at] + bytes(len(data) - at) + b"\0"
-    return data[:at] + bytes(255 - byte for byte in data[at : at + 64]) + data[at + 64 :]
+    forms = {
+        "cut": lambda: data[:at],
+        "longer": lambda: data + rng.bytes(at + 1),
+        "flipped": lambda: data[:at] + bytes([data[at] ^ 1 << int(rng.integers(8))]) + data[at + 1 :],
+        "overwritten": lambda: data[:at] + bytes(255 - byte for byte in data[at : at + 64]) + data[at + 64 :],
+        "zeros": lambda: data[:at] + bytes(len(data) - at) + b"\0",
+    }
+    return forms[rng.choice(list(forms))]()
 
 
 @pytest.mark.share(2)
-def test_damage_is_noticed(trial, warm, expected, tmp_path):
+def test_damaged_entry_is_recompiled(trial, warm, expected, tmp_path):
     """Each time in one entry: all damages are noticed before the entry is unpickled, one is run with and mended."""
     for _ in trial.rounds():
         folder = copy(warm, tmp_path / "cache")
@@ -118,13 +127,12 @@ def test_damage_is_noticed(trial, warm, expected, tmp_path):
             path.write_bytes(damaged(whole, trial.rng))
             assert folder.read(path.name) is None
             trial.count(inputs=1, bytes=len(whole))
-        assert_same(folder.root, expected)
-        assert_same(folder.root, expected, hits=ALL)
+        assert_mended(folder.root, expected)
         trial.count(processes=2)
 
 
 @pytest.mark.share(2)
-def test_a_network_on_a_damaged_cache(trial, tmp_path):
+def test_network_on_a_damaged_cache_is_right_and_mends_it(trial, tmp_path):
     digest, *_ = finish(start(NO_FOLDER, NETWORK))
     warm = tmp_path / "warm"
     assert_same(warm, digest, program=NETWORK)
@@ -162,19 +170,14 @@ CALLS, LAST = ("open", "mkdir", "replace"), ("replace",)  # the last one of a wr
 
 def meddled(trial, act, calls=CALLS, probability=None):
     probability = probability or trial.rng.choice([0.02, 0.2])
-    seed = trial.rng.integers(1 << 30)
-    return MEDDLE.format(seed=seed, probability=probability, act=act, calls=calls) + KERNELS
+    return MEDDLE.format(seed=trial.rng.integers(1 << 30), probability=probability, act=act, calls=calls) + KERNELS
 
 
-CPUS = (
-    {},
-    {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"},
-    {"NUMBA_CPU_NAME": "skylake", "NUMBA_CPU_FEATURES": "+avx2,+fma"},
-)
+CPUS = ({}, *({"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "+avx2,+fma"} for name in ("haswell", "skylake")))
 
 
 @pytest.mark.share(3)
-def test_four_processes_at_once_on_an_empty_folder(trial, expected, tmp_path):
+def test_four_processes_fill_an_empty_folder_at_once(trial, expected, tmp_path):
     """Of two CPU names, which share the folder; each of them finds all of its own code there afterwards.
 
     They pause in the middle of each write, so that those of one name write the same file at once.
@@ -190,7 +193,7 @@ def test_four_processes_at_once_on_an_empty_folder(trial, expected, tmp_path):
         trial.count(processes=6)
 
 
-def test_two_cpu_names_in_turn(trial, expected, warm, tmp_path):
+def test_each_cpu_name_has_its_own_entries(trial, expected, warm, tmp_path):
     known = {0}
     folder = copy(warm, tmp_path / "cache").root
     for number in trial.rounds():
@@ -216,23 +219,20 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.share(2)
-def test_a_full_disk(trial, expected, small_disk):
+def test_full_disk_leaves_no_partial_entry(trial, expected, small_disk):
     folder, remount = small_disk
     for _ in trial.rounds():
         shutil.rmtree(folder / "rnnkit", ignore_errors=True)
         filler = folder / "filler"
         filler.write_bytes(bytes(int(trial.rng.integers(940, 1024)) << 10))
-        digest, hits, warnings = finish(start(folder))
-        assert (digest, hits) == (expected, "0")
-        assert warnings <= 1
+        warnings = assert_does_without(folder, expected)
         assert [path for path in files(folder) if path.suffix == ".tmp"] == []
         filler.unlink()
-        assert_same(folder, expected)
-        assert_same(folder, expected, hits=ALL)
+        assert_mended(folder, expected)
         trial.count(processes=3, full_disks=warnings)
 
 
-def test_a_folder_that_can_only_be_read(trial, expected, warm, small_disk):
+def test_read_only_folder_is_read_and_warns_of_misses(trial, expected, warm, small_disk):
     folder, remount = small_disk
     for _ in trial.rounds():
         assert remount("rw,size=1024k") == 0
@@ -240,29 +240,24 @@ def test_a_folder_that_can_only_be_read(trial, expected, warm, small_disk):
         removed.unlink()
         assert remount("ro") == 0
         found = [finish(start(folder / "cache")) for _ in range(2)]
-        assert found[0] == found[1]
-        assert found[0][0] == expected
-        assert found[0][2] == (found[0][1] != ALL)
+        assert found == 2 * [(expected, found[0][1], int(found[0][1] != ALL))]
         trial.count(processes=2)
 
 
 SMALL_FILES = "import resource, sys\nresource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0}))\n"
 
 
-def test_files_limited_in_size(trial, expected, tmp_path):
+def test_limited_file_size_warns_at_most_once(trial, expected, tmp_path):
     """What a quota is to one file."""
     pytest.importorskip("resource")
     for number in trial.rounds():
         folder = tmp_path / str(number)
-        digest, hits, warnings = finish(start(folder, SMALL_FILES.format(trial.rng.integers(30_000)) + KERNELS))
-        assert (digest, hits) == (expected, "0")
-        assert warnings <= 1
-        assert_same(folder, expected)
-        assert_same(folder, expected, hits=ALL)
+        assert_does_without(folder, expected, SMALL_FILES.format(trial.rng.integers(30_000)) + KERNELS)
+        assert_mended(folder, expected)
         trial.count(processes=3)
 
 
-def test_a_folder_deleted_under_way(trial, expected, warm, tmp_path):
+def test_folder_may_be_deleted_under_way(trial, expected, warm, tmp_path):
     for _ in trial.rounds():
         folder = copy(warm, tmp_path / "cache").root
         digest, _, warnings = finish(start(folder, meddled(trial, DELETE)))
@@ -271,19 +266,18 @@ def test_a_folder_deleted_under_way(trial, expected, warm, tmp_path):
         trial.count(processes=1)
 
 
-def test_processes_that_are_killed(trial, expected, warm, tmp_path):
+def test_killed_process_leaves_a_usable_cache(trial, expected, warm, tmp_path):
     for _ in trial.rounds():
         folder = copy(warm, tmp_path / "cache").root
         for path in files(folder)[:: int(trial.rng.integers(1, 3))]:
             path.unlink()
         process = start(folder, meddled(trial, KILL, (CALLS, LAST)[trial.rng.integers(2)]))
         process.communicate()
-        assert_same(folder, expected)
-        assert_same(folder, expected, hits=ALL)
+        assert_mended(folder, expected)
         trial.count(processes=3, kills=process.returncode < 0)
 
 
-def test_a_foreign_owner(trial, expected, warm, tmp_path):
+def test_folder_of_another_owner_is_not_used(trial, expected, warm, tmp_path):
     """Of a folder: nothing is read or written. Of a file: it is replaced."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         pytest.skip("only root can give a file to another user")

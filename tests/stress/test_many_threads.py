@@ -13,7 +13,7 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-from child import run_child
+from child import run_child, run_children
 from oracle import assert_same, right
 from work import Caller, callers, shared_problems
 
@@ -60,24 +60,16 @@ def call_anything(trial, change_threads=False, core=False):
 
 
 @pytest.mark.share(3)
-def test_sixteen_threads_on_every_size_of_the_team(trial):
+def test_sixteen_threads_call_a_team_of_any_size(trial):
     first = int(trial.rng.integers(16))
     for number in trial.rounds():
-        size = 1 + (first + number) % 16
-        environment = {"NUMBA_NUM_THREADS": str(size)}
-        run_child(trial, call_anything, seconds=min(trial.seconds_left, 8), environment=environment)
+        run_child(trial, call_anything, threads=1 + (first + number) % 16, most=8)
 
 
-def test_the_number_of_threads_changes_under_way(trial):
+def test_threads_change_the_size_of_the_team(trial):
     """With few numbers to choose from, teams are shared for longer; with many they come and go."""
     for number in trial.rounds():
-        most, seconds = {"NUMBA_NUM_THREADS": "28"[number % 2]}, min(trial.seconds_left, 8)
-        run_child(trial, call_anything, change_threads=True, seconds=seconds, environment=most)
-
-
-def test_all_threads_on_one_core(trial):
-    for _ in trial.rounds():
-        run_child(trial, call_anything, core=True, environment={"NUMBA_NUM_THREADS": "4"})
+        run_child(trial, call_anything, change_threads=True, threads=(2, 8)[number % 2], most=8)
 
 
 def stop_and_continue(pid, rng):
@@ -88,9 +80,9 @@ def stop_and_continue(pid, rng):
     os.kill(pid, signal.SIGCONT)
 
 
-def test_a_process_that_is_stopped_and_goes_on(trial):
-    for _ in trial.rounds():
-        run_child(trial, call_anything, environment={"NUMBA_NUM_THREADS": "4"}, meanwhile=stop_and_continue)
+@pytest.mark.parametrize("options", [dict(core=True), dict(meanwhile=stop_and_continue)], ids=["one core", "stopped"])
+def test_threads_are_right_on_one_core_and_when_stopped(trial, options):
+    run_children(trial, call_anything, threads=4, **options)
 
 
 @pytest.fixture
@@ -104,27 +96,22 @@ def hogs():
         one.wait()
 
 
-def test_beside_programs_that_take_all_cores(trial, hogs):
-    for _ in trial.rounds():
-        run_child(trial, call_anything, environment={"NUMBA_NUM_THREADS": "4"})
+def test_threads_call_beside_programs_that_take_all_cores(trial, hogs):
+    run_children(trial, call_anything, threads=4)
 
 
-def _of_the_user():
+@numba.njit(parallel=True)
+def squares(values):
     """The user's own parallel code, which runs on Numba's threading layer."""
-
-    @numba.njit(parallel=True)
-    def squares(values):
-        total = 0.0
-        for n in numba.prange(len(values)):
-            total += values[n] ** 2
-        return total
-
-    return squares
+    total = 0.0
+    for n in numba.prange(len(values)):
+        total += values[n] ** 2
+    return total
 
 
 def call_beside_numba(trial, layer):
     """Some threads call the engine, one at a time runs the user's parallel loop (workqueue allows no more)."""
-    squares, values, alone = _of_the_user(), np.arange(100_000.0), threading.Lock()
+    values, alone = np.arange(100_000.0), threading.Lock()
     expected = (values**2).sum()
     assert np.isclose(squares(values), expected)
     assert numba.threading_layer() == layer
@@ -148,12 +135,11 @@ LAYERS = ["omp", "workqueue", pytest.param("tbb", marks=pytest.mark.skipif(not T
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_beside_the_users_own_parallel_code(trial, layer):
-    environment = {"NUMBA_NUM_THREADS": "4", "NUMBA_THREADING_LAYER": layer}
+def test_threads_call_beside_the_users_own_parallel_code(trial, layer):
+    environment = {"NUMBA_THREADING_LAYER": layer}
     if layer == "tbb":  # pip leaves the library where the loader does not look
         environment["LD_LIBRARY_PATH"] = f"{sys.prefix}/lib"
-    for _ in trial.rounds():
-        run_child(trial, call_beside_numba, layer=layer, environment=environment)
+    run_children(trial, call_beside_numba, layer=layer, threads=4, environment=environment)
 
 
 class Shared:
@@ -198,17 +184,6 @@ def read_a_workspace(trial):
     in_threads(trial, call)
 
 
-@pytest.mark.parametrize("size", ["1", "4"])
-def test_a_workspace_that_four_threads_reuse(trial, size):
-    for _ in trial.rounds():
-        run_child(trial, share_a_workspace, environment={"NUMBA_NUM_THREADS": size})
-
-
-def test_a_workspace_that_many_threads_read(trial):
-    for _ in trial.rounds():
-        run_child(trial, read_a_workspace, environment={"NUMBA_NUM_THREADS": "4"})
-
-
 def start_threads(trial):
     """Each call comes from a thread of its own, the first ones at once: they load the kernels."""
     known = None
@@ -222,6 +197,9 @@ def start_threads(trial):
         trial.count(threads=PYTHON_THREADS, threaded_calls=PYTHON_THREADS)
 
 
-def test_threads_that_end_after_a_call(trial):
-    for _ in trial.rounds():
-        run_child(trial, start_threads, environment={"NUMBA_NUM_THREADS": "2"})
+WORKS = [(share_a_workspace, 1), (share_a_workspace, 4), (read_a_workspace, 4), (start_threads, 2)]
+
+
+@pytest.mark.parametrize(("work", "threads"), WORKS)
+def test_threads_that_share_a_workspace_or_end_are_right(trial, work, threads):
+    run_children(trial, work, threads=threads)

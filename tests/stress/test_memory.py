@@ -1,31 +1,21 @@
 """Resident memory stays flat, whatever changes from call to call; and what does not fit raises MemoryError."""
 
-import ctypes
-import gc
 import os
 import resource
 from pathlib import Path
 
 import numpy as np
 import pytest
-from child import run_child
+from child import run_children
 from oracle import assert_same, random_problem, right
 from problems import CELLS, Problem
+from resident import MB, resident
 from tolerances import assert_same_bits
 from warm import train_infer_and_step
 
 import rnnkit
 
-MB = 1 << 20
 FIRST = 32  # steps that load kernels and fill what is kept
-_libc = ctypes.CDLL(None)
-
-
-def resident():
-    """Bytes of this process in memory, after what is free has gone back to the system."""
-    gc.collect()
-    _libc.malloc_trim(0)
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def peak_of(call):
@@ -126,12 +116,6 @@ def refused_calls(trial):
     trial.count(refused=4 * assert_flat(trial, step, 3000, 6 * MB, "refused calls"))
 
 
-@pytest.mark.parametrize("work", [changing_shapes, many_descriptors, many_plans, many_workspaces, refused_calls])
-def test_memory_is_flat(trial, work):
-    for _ in trial.rounds():
-        run_child(trial, work, environment={"NUMBA_NUM_THREADS": "2"})
-
-
 def long_batches(trial):
     """Index arrays of a long batch do not stay when its results are gone and idle memory is freed."""
     net = rnnkit.RNN(1, 1, seed=0)
@@ -148,11 +132,6 @@ def long_batches(trial):
     assert grown <= 8 * MB, f"{grown / MB:.1f} MB stay after four long batches"
 
 
-def test_nothing_stays_of_a_long_batch(trial):
-    for _ in trial.rounds():
-        run_child(trial, long_batches)
-
-
 def narrow_networks(trial, T=100_000, N=64):
     """With one unit, y is as large as any array gets; what a call needs beside is a small multiple of it."""
     net, x = rnnkit.RNN(1, 1, seed=0), np.zeros((T, N, 1), np.float32)
@@ -167,9 +146,14 @@ def narrow_networks(trial, T=100_000, N=64):
     trial.count(calls=3)
 
 
-def test_a_narrow_network_takes_little_beside_its_output(trial):
-    for _ in trial.rounds():
-        run_child(trial, narrow_networks)
+@pytest.mark.parametrize("work", [changing_shapes, many_descriptors, many_plans, many_workspaces, refused_calls])
+def test_memory_is_flat(trial, work):
+    run_children(trial, work, threads=2)
+
+
+@pytest.mark.parametrize("work", [long_batches, narrow_networks])
+def test_long_batch_takes_little_beside_its_output(trial, work):
+    run_children(trial, work)
 
 
 def limited(trial):
@@ -211,6 +195,5 @@ def limited(trial):
     trial.count(out_of_memory=seen)
 
 
-def test_a_call_that_does_not_fit(trial):
-    for _ in trial.rounds():
-        run_child(trial, limited, environment={"NUMBA_NUM_THREADS": str(1 + os.getpid() % 2)})
+def test_call_that_does_not_fit_raises_memory_error(trial):
+    run_children(trial, limited, threads=1 + os.getpid() % 2)

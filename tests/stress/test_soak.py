@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from forking import assert_works, fork
 from guarded import guard, guard_pages, place
 from messages import says
 from oracle import assert_right, assert_same, random_problem, right
-from test_memory import MB, resident
+from resident import MB, resident
 from warm import compile_every_kernel
 from work import Caller
 
@@ -55,8 +55,7 @@ class Worker:
         problem, dw = caller.problem, np.zeros(caller.problem.w.shape, caller.problem.dtype)
         workspace = problem.forward().workspace
         first = problem.backward(workspace, dw=dw)
-        assert first.dw is dw
-        assert np.array_equal(dw, caller.expected.backward.dw)
+        assert first.dw is dw and np.array_equal(dw, caller.expected.backward.dw)
         problem.backward(workspace, dw=dw)
         assert np.isfinite(dw).all()
 
@@ -64,8 +63,8 @@ class Worker:
         caller = self.known()
         problem = caller.problem
         with guard_pages():
-            given = {name: place(getattr(problem, name), self.rng)[0] for name in ("x", "hx", "cx")
-                     if getattr(problem, name) is not None}  # fmt: skip
+            whole = {name: getattr(problem, name) for name in ("x", "hx", "cx")}
+            given = {name: place(value, self.rng)[0] for name, value in whole.items() if value is not None}
             found = caller.plan.infer(**given, lengths=problem.lengths)
         given = {name: np.array(value) for name, value in given.items()}
         assert_same(found, rnnkit.infer(problem.desc, problem.w, **given, lengths=problem.lengths))
@@ -81,9 +80,8 @@ class Worker:
             options |= dict(reset_after=problem.reset_after)
         else:
             options |= dict(nonlinearity=problem.mode[4:])
-        net = MODES[problem.mode](
-            desc.input_size, desc.hidden_size, desc.num_layers, desc.bidirectional, seed=0, **options
-        )
+        sizes = desc.input_size, desc.hidden_size, desc.num_layers, desc.bidirectional
+        net = MODES[problem.mode](*sizes, seed=0, **options)
         net.weights = problem.w
         with tempfile.TemporaryDirectory() as folder:
             net.save(os.path.join(folder, "net.npz"))
@@ -99,20 +97,11 @@ class Worker:
             rnnkit.infer(problem.desc, problem.w.astype(np.float16), problem.x)
 
     def threads(self):
-        chosen, errors = [self.known() for _ in range(4)], []
-
-        def run(caller, seed):
-            try:
-                caller.any(np.random.default_rng(seed))
-            except BaseException as error:
-                errors.append(error)
-
-        running = [threading.Thread(target=run, args=(one, number)) for number, one in enumerate(chosen)]
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
-        assert not errors, errors[0]
+        chosen = [self.known() for _ in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            runs = [pool.submit(one.any, np.random.default_rng(number)) for number, one in enumerate(chosen)]
+        for run in runs:
+            run.result()
         self.trial.count(threads=4)
 
     def forked(self):
@@ -150,7 +139,7 @@ def soak(trial):
 
 
 @pytest.mark.share(6)
-@pytest.mark.parametrize("size", ["1", "3"])
-def test_mixed_work(trial, size):
+@pytest.mark.parametrize("threads", [1, 3])
+def test_mixed_work_stays_right_and_memory_flat(trial, threads):
     """One process for the whole time: whatever grows has time to grow."""
-    run_child(trial, soak, seconds=trial.seconds_left, environment={"NUMBA_NUM_THREADS": size})
+    run_child(trial, soak, most=float("inf"), threads=threads)

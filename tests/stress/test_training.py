@@ -1,14 +1,14 @@
 """Runs of the main job that are killed again and again."""
 
 import pytest
-from test_train_command import assert_survives_kills
+from killed_runs import assert_survives_kills
 from training_runs import text_in
 
 KILLS = 20
 
 
 @pytest.mark.share(2)
-def test_a_run_that_is_killed_twenty_times_ends_with_the_bits_of_one_that_was_not(trial, tmp_path):
+def test_run_killed_twenty_times_ends_bit_identically(trial, tmp_path):
     text = text_in(tmp_path)
     for number in trial.rounds():
         folder = tmp_path / str(number)

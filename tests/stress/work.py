@@ -1,5 +1,8 @@
 """Problems of several sizes with their right results: what threads, forks and interrupted calls are compared with."""
 
+import threading
+from contextlib import contextmanager
+
 import numpy as np
 from oracle import DTYPES, assert_same, random_problem, right
 from problems import CELLS, Problem
@@ -41,14 +44,13 @@ class Caller:
     def infer(self):
         assert_same(self.problem.infer(), self.expected.infer)
 
-    def plan_infer(self):
-        found = self.plan.infer(self.problem.x, self.problem.hx, self.problem.cx, lengths=self.problem.lengths)
+    def plan_infer(self, plan=None):
+        problem = self.problem
+        found = (plan or self.plan).infer(problem.x, problem.hx, problem.cx, lengths=problem.lengths)
         assert_same(found, self.expected.infer)
 
     def prepare(self):
-        plan = rnnkit.prepare(self.problem.desc, self.problem.w)
-        found = plan.infer(self.problem.x, self.problem.hx, self.problem.cx, lengths=self.problem.lengths)
-        assert_same(found, self.expected.infer)
+        self.plan_infer(rnnkit.prepare(self.problem.desc, self.problem.w))
 
     def train(self, workspace=None, checkpoint_steps=None):
         result = self.problem.forward(workspace=workspace, checkpoint_steps=checkpoint_steps)
@@ -86,3 +88,29 @@ class Caller:
 
 def callers(rng, count, shapes=SHAPES):
     return [Caller(*one) for one in shared_problems(rng, count, shapes)]
+
+
+@contextmanager
+def threads_that_go_on(function, count):
+    """Threads that call `function(rng)` again and again; what they raise is raised here."""
+    stop, errors = threading.Event(), []
+
+    def run(seed):
+        rng = np.random.default_rng(seed)
+        try:
+            while not stop.is_set():
+                function(rng)
+        except BaseException as error:
+            errors.append(error)
+
+    running = [threading.Thread(target=run, args=(seed,)) for seed in range(count)]
+    for thread in running:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in running:
+            thread.join()
+    if errors:
+        raise errors[0]

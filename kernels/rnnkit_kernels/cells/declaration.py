@@ -201,8 +201,21 @@ class Declaration:
         Whether dh_prev has a direct term in addition to that through R.
     """
 
-    def __init__(self, kind, gates, states, vectors, scalars, inputs, noises, slots, stages, smooth,
-                 means=((), ()), phase_of=None):
+    def __init__(
+        self,
+        kind,
+        gates,
+        states,
+        vectors,
+        scalars,
+        inputs,
+        noises,
+        slots,
+        stages,
+        smooth,
+        means=((), ()),
+        phase_of=None,
+    ):
         self.name, self.shipped = kind.__name__, is_shipped(kind)
         self.gates = as_declarations(self.name, Gate, "gates", gates)
         self.scalars = as_declarations(self.name, Scalar, "scalars", scalars)
@@ -270,8 +283,11 @@ class Declaration:
         backward, last = [], max([now, *phase_of.values()])
         now = last
         for stage in (one for one in reversed(stages) if one.is_gradient):
-            awaited = [phase_of[source] - 1 for source in self.sources if f"d{source}" in stage.reads and
-                       source not in ("h", *self.states)]
+            awaited = [
+                phase_of[source] - 1
+                for source in self.sources
+                if f"d{source}" in stage.reads and source not in ("h", *self.states)
+            ]
             now = min([now, *awaited]) if stage.phase is None else stage.phase
             backward.append((now, stage))
         self.phases = tuple(

@@ -10,7 +10,7 @@ from .functions import fma, sigmoid, tanh
 class MinimalGatedUnit(NamedTuple):
     """Zhou et al., "Minimal Gated Unit for Recurrent Neural Networks", arXiv 1603.09420:
 
-        f = s(Wf x + Rf h + biases)       n = tanh(Wn x + Rn (f*h) + biases)       h' = (1 - f)*h + f*n
+    f = s(Wf x + Rf h + biases)       n = tanh(Wn x + Rn (f*h) + biases)       h' = (1 - f)*h + f*n
     """
 
     @forward("f forgotten")

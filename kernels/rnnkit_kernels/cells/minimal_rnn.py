@@ -10,7 +10,7 @@ from .functions import fma, sigmoid, tanh
 class MinimalRNN(NamedTuple):
     """Chen, "MinimalRNN: Toward More Interpretable and Trainable Recurrent Neural Networks", arXiv 1711.06788:
 
-        z = tanh(Wn x + bn)       u = s(Ru h + Rv z + biases)       h' = u*h + (1 - u)*z
+    z = tanh(Wn x + bn)       u = s(Ru h + Rv z + biases)       h' = u*h + (1 - u)*z
     """
 
     @forward("z")

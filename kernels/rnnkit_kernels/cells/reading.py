@@ -128,8 +128,11 @@ class _Reader(ExpressionReader):
         elif isinstance(one, ast.AnnAssign) and one.value is not None:
             self.assign(one.target, self.read(one.value, known), known)
         elif isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name):
-            self.assign(one.target, self.operation(one, one.op, self.name(one.target, known),
-                                                   self.number(one.value, known)), known)
+            self.assign(
+                one.target,
+                self.operation(one, one.op, self.name(one.target, known), self.number(one.value, known)),
+                known,
+            )
         elif isinstance(one, (ast.For, ast.While)):
             raise self.refused(one, "a loop", "unroll it")
         else:

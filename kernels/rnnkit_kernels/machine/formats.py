@@ -182,7 +182,8 @@ class Int8Wide(_Int8):
         products = builder.mul(value, column)  # one instruction with the sums of neighbours: vpmaddwd
         even, odd = (
             builder.shuffle_vector(
-                products, ir.Constant(wide, ir.Undefined),
+                products,
+                ir.Constant(wide, ir.Undefined),
                 ir.Constant(self.sum, [I32(i) for i in range(first, pairs.count, 2)]),
             )
             for first in (0, 1)
@@ -243,8 +244,11 @@ def packed_as(weights, words, scratch, scratch_size, numbers):
 def storage(typingctx, panels):
     """Return the array that holds the panels."""
     is_tuple = isinstance(panels, types.BaseNamedTuple)
-    return storage_type(panels)(panels), lambda context, builder, signature, arguments: (
-        builder.extract_value(arguments[0], 0) if is_tuple else arguments[0]
+    return (
+        storage_type(panels)(panels),
+        lambda context, builder, signature, arguments: (
+            builder.extract_value(arguments[0], 0) if is_tuple else arguments[0]
+        ),
     )
 
 

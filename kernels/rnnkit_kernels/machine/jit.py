@@ -39,7 +39,11 @@ FOLDER = Folder(root(), "rnnkit", DIGEST)
 # _nrt=False: no reference counting. A kernel owns nothing, and counting took half of the time of a short row.
 # no_*_wrapper: no entry for Python or C, and no machine code of its own: the code is linked into kernels (`linking`).
 OPTIONS = {
-    "error_model": "numpy", "boundscheck": False, "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
+    "error_model": "numpy",
+    "boundscheck": False,
+    "_nrt": False,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
     "pipeline_class": COMPILER,
 }
 

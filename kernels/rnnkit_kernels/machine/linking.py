@@ -19,8 +19,16 @@ from .tile import NAME
 # Numba's passes for what kernels do not contain (closures, `with`, array expressions, exceptions with arguments,
 # counted references) and for reports. They took a twelfth of the time.
 _SKIPPED = {
-    "WithLifting", "InlineClosureLikes", "RewriteDynamicRaises", "MakeFunctionToJitFunction", "FindLiterallyCalls",
-    "IRLegalization", "LiteralUnroll", "NopythonRewrites", "NoPythonSupportedFeatureValidation", "AnnotateTypes",
+    "WithLifting",
+    "InlineClosureLikes",
+    "RewriteDynamicRaises",
+    "MakeFunctionToJitFunction",
+    "FindLiterallyCalls",
+    "IRLegalization",
+    "LiteralUnroll",
+    "NopythonRewrites",
+    "NoPythonSupportedFeatureValidation",
+    "AnnotateTypes",
     "DumpParforDiagnostics",
 }
 # Numba's own first passes, then LLVM's at level 2 instead of 3: a sixth less code in three quarters of the time, which
@@ -156,7 +164,8 @@ class LinkingCompiler(Compiler):
     def define_pipelines(self):
         [pipeline] = super().define_pipelines()
         pipeline.passes = [
-            (_Lowering if step is NativeLowering else step, description) for step, description in pipeline.passes
+            (_Lowering if step is NativeLowering else step, description)
+            for step, description in pipeline.passes
             if step.__name__ not in _SKIPPED
         ]
         pipeline.finalize()

@@ -1,0 +1,259 @@
+"""Cells of a user's own file run as the built-in ones do, with all that the public functions promise."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import own_cells
+import pytest
+from gradcheck import assert_gradients
+from messages import says
+from several_states import assert_same
+from shipped_networks import KINDS, LENGTHS, Network
+
+import rnnkit
+from rnnkit import cells
+from rnnkit.cells import CellError, cell, forward, gradient
+
+STATES = KINDS["slstm-sigmoid"]  # a cell of several
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("options", [{}, {"proj_size": 3}, {"dropout": 0.5}], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_own_lstm_has_the_bits_of_the_built_in_one(options, dtype):
+    results, rng = [], np.random.default_rng(2)
+    x = rng.normal(size=(9, 5, 4)).astype(dtype)
+    layout = rnnkit.weight_layout(rnnkit.RNNDescriptor("lstm", 4, 19, 2, True, **options))
+    for mode in ("lstm", own_cells.OwnLSTM):
+        desc = rnnkit.RNNDescriptor(mode, 4, 19, 2, True, dtype=dtype, **options)
+        w = rnnkit.init_weights(desc, 0)
+        found = rnnkit.forward(desc, w, x, lengths=[9, 3, 0, 7, 1], seed=1)
+        results.append((found, rnnkit.backward(desc, w, found.workspace, found.y)))
+        assert rnnkit.weight_layout(desc) == layout
+    assert_same(results[0][0], results[1][0])
+    assert_same(results[0][1], results[1][1])
+
+
+def test_weights_have_a_block_for_each_vector():
+    desc = rnnkit.RNNDescriptor(own_cells.Peephole, 3, 4, bidirectional=True, bias="input")
+    names = [block.name for block in rnnkit.weight_layout(desc)]
+    vectors = ["peephole_i", "peephole_f", "peephole_o"]
+    assert names[-8:] == ["bias_ih_l0", "bias_ih_l0_reverse", *(v + s for s in ("_l0", "_l0_reverse") for v in vectors)]
+    assert [block.shape for block in rnnkit.weight_layout(desc)[-6:]] == [(4,)] * 6
+    assert rnnkit.num_weights(desc) == 2 * (16 * 3 + 16 * 4 + 16 + 3 * 4)
+    desc = rnnkit.RNNDescriptor(own_cells.Independent, 3, 400)
+    assert [block.name for block in rnnkit.weight_layout(desc)] == ["weight_ih_l0", "bias_ih_l0", "u_l0"]
+    u = rnnkit.weight_views(desc, rnnkit.init_weights(desc, 0))["u_l0"]
+    assert -0.5 <= u.min() < -0.48 and 0.73 < u.max() <= 0.75
+
+
+def test_parameters_change_the_equations():
+    x, found = np.ones((2, 3, 4), np.float32), []
+    for parameters in ({}, {"scale": 3}, {"shift": 2}, {"flipped": True}):
+        desc = rnnkit.RNNDescriptor(own_cells.Independent(**parameters), 4, 5)
+        assert desc.mode == own_cells.Independent(**parameters) and hash(desc) == hash(desc)
+        found.append(rnnkit.infer(desc, rnnkit.init_weights(desc, 0), x).y[0])
+    np.testing.assert_allclose(found[1], 2 * found[0], rtol=1e-6)
+    np.testing.assert_allclose(found[2], 2 + found[0], rtol=1e-6)
+    assert np.array_equal(found[3], -found[0])
+
+
+def test_cells_without_parameters_are_not_equal():
+    first, second = (rnnkit.RNNDescriptor(own_cells.__dict__[name], 3, 4) for name in ("OwnLSTM", "Peephole"))
+    assert first != second and first == rnnkit.RNNDescriptor(own_cells.OwnLSTM(), 3, 4)
+    assert rnnkit.num_weights(first) != rnnkit.num_weights(second)
+
+
+INDEPENDENT = "mode=Independent(scale=1.5, shift=0, flipped=False)"
+REFUSED = [
+    (own_cells.Independent(scale="a"), {}, "mode, Independent's scale | float | str"),
+    (own_cells.Independent(shift=0.5), {}, "mode, Independent's shift | int | float"),
+    (own_cells.Independent(scale=float("nan")), {}, "mode, Independent's scale | number | nan"),
+    (own_cells.Independent(), {"proj_size": 2}, f"proj_size | None | {INDEPENDENT} | 2"),
+    (own_cells.OwnLSTM, {"cell_clip": (-1, 1)}, "cell_clip | None | mode=OwnLSTM() | (-1.0, 1.0)"),
+    (own_cells.Feedforward, {"bias": "recurrent"}, "bias | mode=Feedforward() | no R | recurrent"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "message"), REFUSED)
+def test_option_that_does_not_fit_the_cell_is_refused(kind, options, message):
+    argument, *facts = message.split(" | ")
+    with pytest.raises((TypeError, ValueError), match=says(f"RNNDescriptor: {argument}", *facts)):
+        rnnkit.RNNDescriptor(kind, 3, 4, **options)
+
+
+def test_class_without_the_decorator_is_refused():
+    class Plain(NamedTuple):
+        output = forward("a h")(lambda self, a: (a, a))
+
+    got = "Plain", "@rnnkit.cells.cell"
+    for given in (Plain, Plain()):
+        with pytest.raises(TypeError, match=says("RNNDescriptor: mode", *got)):
+            rnnkit.Network(given, 3, 4)
+    with pytest.raises(TypeError, match=says("load: cell", None, *got)):
+        rnnkit.load("net", cell=Plain)
+
+
+def test_several_states_are_a_tuple():
+    net = Network(STATES)
+    c, n, m = net.states
+    sizes = "(num_layers*num_directions=4, batch_size=5, hidden_size=5)"
+    for given, where, facts in [
+        (c, "cx", ("tuple of 3", "c, n, m", (4, 5, 5))),
+        ((c, n), "cx", ("tuple of 3", "c, n, m", 2)),
+        ((c, n, m[:, :, :2]), "cx[2]", (sizes, (4, 5, 2))),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=says(f"forward: {where}", *facts)):
+            rnnkit.forward(net.desc, net.w, net.x, net.hx, given)
+
+
+def test_state_that_overlaps_an_output_is_refused():
+    net = Network(STATES)
+    found = net.forward()
+    dw = np.zeros(net.w.size + net.dstates[1].size)
+    net.dstates[1] = dw[: net.dstates[1].size].reshape(net.dstates[1].shape)
+    with pytest.raises(ValueError, match=says("backward: dw", "memory", "dcy")):
+        rnnkit.backward(net.desc, net.w, found.workspace, dcy=tuple(net.dstates), dw=dw[: net.w.size])
+    net.states[2] = found.workspace.state("m", 0)[2:]
+    with pytest.raises(ValueError, match=says("forward: cx", "workspace")):
+        net.forward(workspace=found.workspace)
+
+
+def test_workspace_has_the_states_of_every_step():
+    net = Network(STATES)
+    found = net.forward()
+    for number, name in enumerate(net.desc.states):
+        after = found.workspace.state(name, 1)
+        for n, length in enumerate(LENGTHS):
+            assert np.array_equal(after[length - 1, n] if length else net.states[number][2, n], found.cy[number][2, n])
+    assert np.array_equal(found.workspace.state("h", 1, 1), found.y[:, :, 5:])
+    assert np.array_equal(found.workspace.cell(0), found.workspace.state("c", 0))
+    with pytest.raises(ValueError, match=says("state: name", "h", "c", "n", "m", "'q'")):
+        found.workspace.state("q", 0)
+
+
+@pytest.mark.nightly
+def test_gradient_of_what_r_multiplies_is_right_if_read_twice():
+    net, rng = rnnkit.Network(own_cells.ReadTwice, 3, 5, dtype="float64", seed=0), np.random.default_rng(0)
+    blocks = {"w": net.weights.copy(), "x": rng.normal(size=(4, 2, 3)), "hx": rng.normal(size=(1, 2, 5))}
+    dy = rng.normal(size=(4, 2, 5))
+
+    def run(given):
+        return rnnkit.forward(net.desc, given["w"], given["x"], given["hx"])
+
+    def gradients(given):
+        found = rnnkit.backward(net.desc, given["w"], run(given).workspace, dy)
+        return {"w": found.dw, "x": found.dx, "hx": found.dhx}
+
+    assert_gradients(lambda given: float(np.vdot(run(given).y, dy)), gradients, blocks, seed=0)
+
+
+def test_own_cell_is_saved_and_loaded_with_its_class(tmp_path):
+    net = rnnkit.Network(own_cells.Independent(scale=2), 3, 4, seed=0)
+    net.save(tmp_path / "net")
+    found = rnnkit.load(tmp_path / "net", cell=own_cells.Independent)
+    assert found.desc == net.desc and np.array_equal(found.weights, net.weights)
+    assert repr(found).startswith("<Network: RNNDescriptor(Independent(scale=2.0, shift=0, flipped=False), 3, 4)")
+    with pytest.raises(ValueError, match=says("load: path", "load(path, cell=Independent)")):
+        rnnkit.load(tmp_path / "net")
+    with pytest.raises(ValueError, match=says("load: path", "Independent", "OwnLSTM")):
+        rnnkit.load(tmp_path / "net", cell=own_cells.OwnLSTM)
+    with pytest.raises(TypeError, match=says("load: cell", None, "int")):
+        rnnkit.load(tmp_path / "net", cell=3)
+
+
+def test_shipped_cell_is_loaded_without_its_class(tmp_path):
+    net = rnnkit.Network(KINDS["peephole-hard"], 3, 4, seed=0)
+    net.save(tmp_path / "net")
+    for found in (rnnkit.load(tmp_path / "net"), rnnkit.load(tmp_path / "net", cell=cells.PeepholeLSTM)):
+        assert found.desc == net.desc and np.array_equal(found.weights, net.weights)
+    text = rnnkit.descriptor.saved.descriptor_json(net.desc)
+    for name in ("Sigmoid", "cell", "__all__", "Nobody"):  # what that module has beside cells, and what it has not
+        with pytest.raises(ValueError, match=f"cell {name}\\b"):
+            rnnkit.descriptor.saved.descriptor_of(text.replace("PeepholeLSTM", name))
+
+
+def scaled(factor):
+    """A cell of the same name for each factor, which is a part of its source."""
+
+    @cell(gates="a")
+    class Scaled(NamedTuple):
+        @forward("a h")
+        def output(self, a):
+            return a, a * factor
+
+        back = gradient("da")(lambda self, dh: dh * factor)
+
+    return Scaled
+
+
+def test_machine_code_of_cells_of_one_name_is_kept_apart():
+    """In the names of their machine code, which one process may load for both, and in those of files."""
+    descs = [rnnkit.RNNDescriptor(scaled(factor), 3, 4) for factor in (0.5, 2, 2)]
+    first, second, again = (type(desc.cell).__name__ for desc in descs)
+    assert first != second == again and first.startswith("Scaled_")
+    w, x = rnnkit.init_weights(descs[0], 0), np.ones((1, 2, 3), np.float32)
+    y = [rnnkit.infer(desc, w, x).y for desc in descs]
+    assert np.array_equal(4 * y[0], y[1]) and np.array_equal(y[1], y[2])
+
+
+def importing(self, a):
+    import math
+
+    return a, a * math.pi
+
+
+def wide(self, a):
+    return a, a * abs(-1.5 + 2j)
+
+
+@pytest.mark.parametrize(
+    ("function", "facts"), [(importing, ["import at the top of the file"]), (wide, ["float32 for h", "float64"])]
+)
+def test_error_of_compilation_names_the_stage(function, facts):
+    @cell(gates="a")
+    class Mine(NamedTuple):
+        output = forward("a h")(function)
+        back = gradient("da")(lambda self, dh: dh)
+
+    desc = rnnkit.RNNDescriptor(Mine, 3, 4)
+    where = f"cell Mine: stage {function.__name__} (test_own_cells.py:"
+    with pytest.raises(CellError, match=says(where, *facts)):
+        rnnkit.infer(desc, rnnkit.init_weights(desc, 0), np.ones((2, 1, 3), np.float32))
+
+
+PLACE = 1.0, 2.0
+
+
+def turned(x, by=np.e):
+    return x + by
+
+
+def test_numbers_of_modules_take_the_dtype_of_the_network():
+    @cell(gates="a")
+    class Turning(NamedTuple):
+        @forward("a h")
+        def output(self, a):
+            return a, min(turned(a) * math.pi + own_cells.SLOPE + PLACE[1], math.inf)
+
+        back = gradient("da")(lambda self, dh: dh * math.pi)
+
+    desc = rnnkit.RNNDescriptor(Turning, 3, 4, bias="none")
+    y = rnnkit.infer(desc, np.zeros(rnnkit.num_weights(desc), np.float32), np.ones((1, 1, 3), np.float32)).y
+    assert (y == np.float32(np.e) * np.float32(math.pi) + np.float32(own_cells.SLOPE) + 2).all()
+
+
+def test_streams_equal_the_plan():
+    net = Network(STATES, "stack")
+    plan = rnnkit.prepare(net.desc, net.w)
+    stream, expected = plan.stream(5), plan.infer(net.x)
+    for row, values in zip(net.x[:3], expected.y, strict=False):
+        assert np.array_equal(stream.step(row, rows=[0, 1, 2, 3, 4]), values)
+    again = plan.stream(5)
+    again.restore(stream.state)
+    for row, values in zip(net.x[3:], expected.y[3:], strict=True):
+        assert np.array_equal(again.step(row), values)
+    stream.run(net.x[3:])
+    for one, other in zip(stream.state.values(), again.state.values(), strict=True):
+        assert np.array_equal(one, other)

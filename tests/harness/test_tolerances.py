@@ -1,0 +1,51 @@
+"""The comparisons can fail, and name what differs."""
+
+import numpy as np
+import pytest
+from tolerances import TABLE, assert_close, assert_gradient_close, assert_same_bits
+
+EXPECTED = np.arange(6.0).reshape(2, 3)
+
+
+def changed(value):
+    array = EXPECTED.copy()
+    array[1, 2] = value
+    return array
+
+
+@pytest.mark.parametrize("dtype", TABLE)
+def test_close_values_pass(dtype):
+    assert_close("y", changed(5 + 2 * TABLE[dtype].value), EXPECTED, dtype)
+    assert_gradient_close("dw", changed(5 + 2 * TABLE[dtype].gradient), EXPECTED, dtype)
+    assert_close("cy", None, None, dtype)
+    assert_close("y", np.zeros((0, 2)), np.zeros((0, 2)), dtype)
+
+
+@pytest.mark.parametrize("value", [5.1, 4.9, np.nan, np.inf, -5.0])
+@pytest.mark.parametrize("dtype", TABLE)
+def test_far_value_is_found(dtype, value):
+    with pytest.raises(AssertionError, match=rf"\Ahy\[1, 2\] is \S*{value}\S*, expected \S*5\.0\S*, more than"):
+        assert_close("hy", changed(value), EXPECTED, dtype)
+    with pytest.raises(AssertionError, match=r"\Ay\[1, 2\] is"):  # barely too far
+        assert_close("y", changed(5 + 6 * TABLE[dtype].value), EXPECTED, dtype)
+
+
+@pytest.mark.parametrize("check", [assert_close, assert_gradient_close, lambda *a: assert_same_bits(*a[:3])])
+@pytest.mark.parametrize(("actual", "expected"), [(EXPECTED[:1], EXPECTED), (EXPECTED, None), (None, EXPECTED)])
+def test_shapes_and_absence_are_compared(check, actual, expected):
+    with pytest.raises(AssertionError, match=r"\Ay: expected"):
+        check("y", actual, expected, "float64")
+
+
+@pytest.mark.parametrize("value", [np.nextafter(5, 6), -5.0, np.nan])
+def test_different_bit_is_found(value):
+    assert_same_bits("y", EXPECTED.copy(), EXPECTED)
+    with pytest.raises(AssertionError, match=r"\Ay\[1, 2\] is \S+, expected the bits of"):
+        assert_same_bits("y", changed(value), EXPECTED)
+
+
+def test_different_type_and_sign_of_zero_are_found():
+    with pytest.raises(AssertionError, match=r"\Ay: expected float64, got float32"):
+        assert_same_bits("y", EXPECTED.astype(np.float32), EXPECTED)
+    with pytest.raises(AssertionError, match=r"\Ay\[0\] is"):
+        assert_same_bits("y", np.array([0.0]), np.array([-0.0]))

@@ -1,1 +1,0 @@
-"""Faults that are planted one by one, to see that the suite notices each: `python -m mutants` in tests/."""

@@ -1,0 +1,66 @@
+"""No memory is read and written by one call: what views a workspace or an input is refused, and nothing is changed."""
+
+import numpy as np
+import pytest
+from problems import CELLS, Problem
+from raises import raises
+from tolerances import OUTPUTS, assert_same_bits, assert_same_results
+
+import rnnkit
+
+INPUTS, COTANGENTS = ("w", "x", "hx", "cx"), ("dy", "dhy", "dcy")
+
+
+@pytest.mark.parametrize(("mode", "name"), [("gru", "x"), ("gru", "hx"), ("lstm", "x"), ("lstm", "hx"), ("lstm", "cx")])
+def test_forward_refuses_an_input_that_views_its_workspace(mode, name):
+    problem = Problem(mode=mode, input_size=4, num_layers=3, seq_len=6)
+    result = problem.forward()
+    states = result.workspace.cell(1) if name == "cx" else result.workspace.hidden(0)
+    view = states if name == "x" else states[1:4]
+    arguments = dict(zip(INPUTS, problem.inputs, strict=True)) | {name: view}
+    copied = arguments | {name: view.copy()}
+    expected, before = rnnkit.infer(problem.desc, **copied), result.y.copy()
+    with raises(ValueError, f"forward: {name} | workspace | copy"):
+        rnnkit.forward(problem.desc, **arguments, workspace=result.workspace)
+    assert_same_bits("y", result.y, before)
+    problem.backward(result.workspace)
+    assert_same_results(rnnkit.forward(problem.desc, **copied, workspace=result.workspace), expected, OUTPUTS)
+
+
+def test_forward_refuses_weights_that_view_its_workspace():
+    problem = Problem(mode="rnn_tanh", num_layers=2, seq_len=40)
+    workspace = problem.forward().workspace
+    w = workspace.hidden(0).reshape(-1)[: problem.w.size]
+    with raises(ValueError, "forward: w | workspace"):
+        rnnkit.forward(problem.desc, w, problem.x, workspace=workspace)
+
+
+@pytest.mark.parametrize("name", [*INPUTS, *COTANGENTS])
+@pytest.mark.parametrize("cell", CELLS)
+def test_backward_refuses_dw_that_overlaps_an_input(cell, name):
+    problem = Problem(**CELLS[cell], num_layers=2, seq_len=30)
+    arrays = dict(zip((*INPUTS, *COTANGENTS), problem.inputs + problem.cotangents, strict=True))
+    if arrays[name] is None:
+        return
+    size = arrays[name].size
+    buffer = np.empty(size + problem.w.size, problem.dtype)
+    buffer[:size] = arrays[name].ravel()
+    arrays[name] = buffer[:size].reshape(arrays[name].shape)
+    workspace = rnnkit.forward(problem.desc, **{key: arrays[key] for key in INPUTS}).workspace
+    cotangents, before = {key: arrays[key] for key in COTANGENTS}, buffer.copy()
+    with raises(ValueError, f"backward: dw | memory | {name}"):  # one common element is enough
+        rnnkit.backward(problem.desc, arrays["w"], workspace, **cotangents, dw=buffer[size - 1 : -1])
+    assert_same_bits(name, buffer, before)
+    buffer[size:] = 0
+    rnnkit.backward(problem.desc, arrays["w"], workspace, **cotangents, dw=buffer[size:])
+    assert_same_bits(name, buffer[:size], before[:size])
+
+
+def test_backward_refuses_dw_in_the_workspace():
+    problem = Problem(mode="rnn_tanh", num_layers=2, seq_len=40)
+    result = problem.forward()
+    memory = result.workspace.arrays["hidden_l1"].base  # bytes
+    begin = -memory.ctypes.data % 8
+    dw = memory[begin : begin + 8 * problem.w.size].view(problem.dtype)
+    with raises(ValueError, "backward: dw | memory | workspace"):
+        problem.backward(result.workspace, dw=dw)

@@ -1,0 +1,13 @@
+"""Packages that a test needs in another process. Without one it is skipped, but not in continuous integration."""
+
+from importlib.util import find_spec
+
+import pytest
+from optional import IN_CI
+
+
+def needs_installed(*names):
+    """Skip the test unless all of these packages are installed; none is imported."""
+    missing = [name for name in names if find_spec(name) is None]
+    if missing and not IN_CI:
+        pytest.skip(f"needs {', '.join(missing)}")

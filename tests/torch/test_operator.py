@@ -1,0 +1,209 @@
+"""Calls that are recorded or transformed, which go through an operator of torch.library."""
+
+import io
+
+import pytest
+import torch
+from combinations import nightly
+from messages import says
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.utils.rnn import pack_sequence
+from torch_tensors import assert_equal, flat
+
+import rnnkit
+import rnnkit.torch
+
+T, N, F, H = 6, 3, 5, 7
+LENGTHS = torch.tensor([6, 0, 2])
+MODULES = {
+    "RNN": ("RNN", {"nonlinearity": "relu", "bias": False}),
+    "GRU": ("GRU", {"batch_first": True}),
+    "LSTM": ("LSTM", {"num_layers": 2, "bidirectional": True}),
+    "LSTM with projection": ("LSTM", {"proj_size": 3}),
+    "float64": ("GRU", {"dtype": torch.float64}),
+}
+
+
+class Model(nn.Module):
+    def __init__(self, kind="LSTM", **options):
+        super().__init__()
+        self.rnn = getattr(rnnkit.torch, kind)(F, H, **options)
+
+    def forward(self, x, hx=None, lengths=None):
+        y, states = self.rnn(x + 1, hx, lengths=lengths)
+        return y * 2, states
+
+
+def inputs(kind, options):
+    """x and initial states, which want gradients."""
+    dtype = options.get("dtype")
+    x = torch.randn(N, T, F, dtype=dtype) if options.get("batch_first") else torch.randn(T, N, F, dtype=dtype)
+    rows = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
+    hx = torch.randn(rows, N, options.get("proj_size", H), dtype=dtype, requires_grad=True)
+    return x.requires_grad_(), (hx, torch.randn(rows, N, H, requires_grad=True)) if kind == "LSTM" else hx
+
+
+def loss(results):
+    return sum((one * (1 + index)).sum() for index, one in enumerate(flat(results)))
+
+
+def gradients(function, leaves, *arguments):
+    return torch.autograd.grad(loss(function(*arguments)), leaves, allow_unused=True)
+
+
+@pytest.fixture
+def whole_graphs():
+    """Dynamo takes recurrent modules into its graphs only where this is set."""
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Model()
+
+
+@pytest.fixture
+def x():
+    torch.manual_seed(1)
+    return torch.randn(T, N, F)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Inductor's own
+@pytest.mark.parametrize(
+    ("kind", "options", "backend"),
+    [*((*one, "aot_eager") for one in MODULES.values()), nightly("LSTM", MODULES["LSTM"][1], "inductor")],
+    ids=[*MODULES, "inductor"],
+)
+def test_compiled_graph_is_bit_identical(whole_graphs, kind, options, backend):
+    torch.manual_seed(0)
+    model, (x, hx) = Model(kind, **options), inputs(kind, options)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    for given in ((x, hx, LENGTHS), (x, hx), (x,)):
+        assert_equal(compiled(*given), model(*given))
+        leaves = [*flat(given[:2]), *model.parameters()]
+        assert_equal(gradients(compiled, leaves, *given), gradients(model, leaves, *given))
+        with torch.no_grad():
+            assert_equal(compiled(*given), model(*given))
+
+
+def test_compiled_graph_runs_at_any_size(whole_graphs, model):
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+    for seq_len, batch_size in (5, 3), (6, 4), (2, 7):
+        x, lengths = torch.randn(seq_len, batch_size, F), torch.arange(batch_size).clamp(max=seq_len)
+        assert_equal(compiled(x, None, lengths), model(x, None, lengths))
+
+
+def test_compiled_graph_takes_one_sequence(whole_graphs, model, x):
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    assert_equal(compiled(x[:, 0]), model(x[:, 0]))
+
+
+def test_dropout_of_a_compiled_graph_follows_pytorchs_seed(whole_graphs, x):
+    model = Model("GRU", num_layers=2, dropout=0.5)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for mode in torch.enable_grad, torch.no_grad:
+        with mode():
+            found = []
+            for function, seed in ((model, 1), (compiled, 1), (compiled, 2)):
+                torch.manual_seed(seed)
+                found.append(function(x)[0])
+            assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+    compiled.eval()
+    assert torch.equal(compiled(x)[0], compiled(x)[0])
+
+
+def test_exported_program_runs_and_trains_at_any_size(model, x):
+    steps, rows = torch.export.Dim("steps"), torch.export.Dim("rows")
+    dynamic = {"x": {0: steps, 1: rows}, "hx": None, "lengths": {0: rows}}
+    program = torch.export.export(model, (x, None, LENGTHS), dynamic_shapes=dynamic)
+    targets = [str(node.target) for node in program.graph.nodes]
+    assert [target for target in targets if "rnnkit" in target] == ["rnnkit.recurrent.default"]
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    own = torch.export.load(file).module()
+    x, lengths = torch.randn(9, 4, F), torch.tensor([9, 2, 0, 3])
+    assert_equal(own(x, None, lengths), model(x, None, lengths))
+    found, expected = (gradients(one, [*one.parameters()], x, None, lengths) for one in (own, model))
+    assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("mode", ["real", "symbolic"])
+def test_make_fx_records_the_gradient(model, x, mode):
+    parameters = dict(model.named_parameters())
+
+    def step(x, lengths, *values):
+        results = torch.func.functional_call(model, dict(zip(parameters, values, strict=True)), (x, None, lengths))
+        return torch.autograd.grad(loss(results), values)
+
+    values = [one.detach().requires_grad_() for one in parameters.values()]
+    recorded = make_fx(step, tracing_mode=mode)(x, LENGTHS, *values)
+    expected = gradients(model, [*model.parameters()], x, None, LENGTHS)
+    assert_equal(recorded(x, LENGTHS, *values), expected)
+    assert "recurrent_backward" in str(recorded.graph)
+
+
+def test_torch_func_grad_is_bit_identical(model, x):
+    parameters = {name: one.detach() for name, one in model.named_parameters()}
+
+    def function(parameters, x):
+        return loss(torch.func.functional_call(model, parameters, (x,)))
+
+    dparameters, dx = torch.func.grad(function, (0, 1))(parameters, x)
+    x.requires_grad_()
+    assert_equal([dx, *dparameters.values()], gradients(model, [x, *model.parameters()], x))
+    with pytest.raises(RuntimeError, match=says("backward: order", 1, 2)):
+        torch.func.grad(lambda x: torch.func.grad(function, 1)(parameters, x).sum())(x.detach())
+
+
+def test_torch_func_vjp_of_a_single_result(model, x):
+    """One result alone has a gradient; and initial states too."""
+    hx = torch.randn(1, N, H), torch.randn(1, N, H)
+    for index in range(3):
+        found = torch.func.vjp(lambda *hx: flat(model(x, hx))[index], *hx)[1](torch.ones_like(flat(model(x))[index]))  # noqa: B023
+        leaves = [one.requires_grad_() for one in hx]
+        assert_equal(found, torch.autograd.grad(flat(model(x, hx))[index].sum(), leaves))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # which PyTorch does when it imports jvp
+@pytest.mark.parametrize("transform", ["vmap", "jacrev", "jvp", "compiled"])
+def test_unsupported_transforms_are_refused(whole_graphs, model, x, transform):
+    """The first call and later ones."""
+    model(x)
+    gradient = torch.func.grad(lambda x: loss(model(x)))
+    apply = {
+        "vmap": lambda: torch.func.vmap(lambda one: model(one[:, None])[0], 1)(x),
+        "jacrev": lambda: torch.func.jacrev(lambda x: model(x)[0])(x),
+        "jvp": lambda: torch.func.jvp(lambda x: model(x)[0], (x,), (x,)),
+        "compiled": lambda: torch.compile(gradient, backend="eager", fullgraph=True)(x),
+    }[transform]
+    kind = (rnnkit.BackendError, torch._dynamo.exc.TorchRuntimeError)[transform == "compiled"]
+    expected = says("forward: torch.vmap", "rnnkit.torch.restore")
+    if transform == "compiled":
+        expected = expected.replace(r"\A", "")  # PyTorch's message has it inside
+    for _ in range(2):
+        with pytest.raises(kind, match=expected):
+            apply()
+
+
+def test_recording_of_a_packed_sequence_is_refused(model, x):
+    with pytest.raises(rnnkit.BackendError, match=says("forward: input", "Tensor", "PackedSequence")):
+        make_fx(lambda one: model.rnn(pack_sequence([one, one]))[0].data)(x[:, 0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_operators_pass_opcheck(kind, dtype, x):
+    """Schema, fake results, registration of the gradient, and the way through AOT at any size."""
+    own, x = getattr(rnnkit.torch, kind)(F, H, dtype=dtype), x.to(dtype)
+    names = [f"{kind}_l0" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+    parameters = [own.get_parameter(name) for name in names]
+    network = kind, F, H, 1, False, True, 0, 0.0, True
+    given = x.requires_grad_(), None, None, parameters, None, None, None, *network
+    torch.library.opcheck(torch.ops.rnnkit.recurrent, given)
+    plain = x.detach(), None, None, [one.detach() for one in parameters], LENGTHS, None, None, *network
+    torch.library.opcheck(torch.ops.rnnkit.recurrent_forward, plain, test_utils=("test_schema", "test_faketensor"))
