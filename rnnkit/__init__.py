@@ -65,9 +65,6 @@ from rnnkit.descriptor.weights import weight_layout as weight_layout
 from rnnkit.descriptor.weights import weight_views as weight_views
 from rnnkit.errors import BackendError as BackendError
 from rnnkit.errors import WorkspaceError as WorkspaceError
-from rnnkit.network.engine import Backward as Backward
-from rnnkit.network.engine import Forward as Forward
-from rnnkit.network.engine import Infer as Infer
 from rnnkit.network.engine import backward as backward
 from rnnkit.network.engine import forward as forward
 from rnnkit.network.engine import infer as infer
@@ -81,6 +78,9 @@ from rnnkit.network.networks import Network as Network
 from rnnkit.network.networks import load as load
 from rnnkit.network.plan import Plan as Plan
 from rnnkit.network.plan import prepare as prepare
+from rnnkit.network.results import Backward as Backward
+from rnnkit.network.results import Forward as Forward
+from rnnkit.network.results import Infer as Infer
 from rnnkit.network.stream import Stream as Stream
 
 if TYPE_CHECKING:

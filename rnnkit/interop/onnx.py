@@ -22,15 +22,13 @@ from rnnkit.interop.networks import (
     blocks_of,
     check_shape,
     common_dtype,
-    gate_order,
-    gate_rows,
     network,
     real_array,
-    reordered,
 )
-from rnnkit.interop.onnx_operators import CELLS, MODES, OPERATORS, Operator, mode_of_operator, operator_of
-from rnnkit.interop.stacks import both_biases, cells_of
-from rnnkit.network.engine import Infer
+from rnnkit.interop.onnx_arrays import arrays_of_layer, blocks_of_layer, check_arrays
+from rnnkit.interop.onnx_operators import CELLS, MODES, OPERATORS, mode_of_operator, operator_of
+from rnnkit.interop.stacks import cells_of
+from rnnkit.network.results import Infer
 
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
@@ -225,8 +223,8 @@ def from_onnx(
         dtype=common_dtype("from_onnx", arrays),
     )
     operator = operator_of(mode)
-    _check_arrays(desc, operator, layout, arrays)
-    net = network(desc, _blocks(desc, operator, **arrays))
+    check_arrays(desc, operator, layout, arrays)
+    net = network(desc, blocks_of_layer(desc, operator, **arrays))
     states = arrays.get("initial_h"), arrays.get("initial_c")
     return OnnxNode(net, direction == "reverse", layout, *states, sequence_lens)
 
@@ -283,7 +281,7 @@ def arguments_of(function: str, net: Network, reverse: bool) -> list[dict[str, A
     if desc.input_mode == "skip":
         identity = np.tile(np.eye(desc.hidden_size, dtype=desc.np_dtype), (desc.num_gates, 1))
         blocks |= {"weight_ih" + suffix_of(0, direction): identity for direction in range(desc.num_directions)}
-    layers = [_arrays(desc, operator, cells) for cells in cells_of(desc, blocks)]
+    layers = [arrays_of_layer(desc, operator, cells) for cells in cells_of(desc, blocks)]
     return [{"op_type": operator.op_type} | arrays | attributes for arrays in layers]
 
 
@@ -335,73 +333,6 @@ def _check_choice(name: str, value: Any, choices: tuple[Any, ...], why: str = ""
     if isinstance(value, np.ndarray) or value not in choices:
         expected = f"be {' or '.join(map(repr, choices))}"
         raise ValueError(message("from_onnx", name, expected, repr(value), why))
-
-
-def _check_arrays(desc: RNNDescriptor, operator: Operator, layout: int, arrays: dict[str, np.ndarray]) -> None:
-    """Check the shapes of the arrays; errors use ONNX's names of dimensions."""
-    gates, hidden, directions = len(operator.gates.split()), desc.hidden_size, desc.num_directions
-    rows = gate_rows(gates)
-    state = (directions, None, hidden), ("num_directions", "batch_size", "hidden_size")
-    if layout:
-        state = (None, directions, hidden), ("batch_size", "num_directions", "hidden_size")
-    expected = {
-        "W": ((directions, gates * hidden, desc.input_size), ("num_directions", rows, "input_size")),
-        "R": ((directions, gates * hidden, hidden), ("num_directions", rows, "hidden_size")),
-        "B": ((directions, 2 * gates * hidden), ("num_directions", f"2*{rows}")),
-        "P": ((directions, 3 * hidden), ("num_directions", "3*hidden_size")),
-        "initial_h": state,
-        "initial_c": state,
-    }
-    for name, array in arrays.items():
-        if name in ("P", "initial_c") and not desc.has_cell_state:
-            expected = f"be None with op_type={operator.op_type!r}"
-            raise ValueError(message("from_onnx", name, expected, f"shape {array.shape}"))
-        check_shape("from_onnx", name, array, *expected[name])
-
-
-def _blocks(
-    desc: RNNDescriptor,
-    operator: Operator,
-    W: np.ndarray,
-    R: np.ndarray,
-    B: np.ndarray | None = None,
-    P: np.ndarray | None = None,
-    **_: np.ndarray,
-) -> dict[str, np.ndarray]:
-    """Return the named blocks of a network of one layer."""
-    blocks = {}
-    for direction in range(desc.num_directions):
-        parts = {"weight_ih": W[direction], "weight_hh": R[direction]}
-        if B is not None:
-            parts["bias_ih"], parts["bias_hh"] = np.split(B[direction], 2)
-        for kind, part in parts.items():
-            blocks[kind + suffix_of(0, direction)] = reordered(part, operator.gates, gate_order(desc))
-        if operator.peepholes:
-            names = (name + suffix_of(0, direction) for name in operator.peepholes.split())
-            blocks |= zip(names, np.split(P[direction], 3), strict=True)
-    return blocks
-
-
-def _arrays(desc: RNNDescriptor, operator: Operator, cells: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return W, R, B and P of a layer from the blocks of each direction."""
-    parts = {"W": [[cell["weight_ih"]] for cell in cells], "R": [[cell["weight_hh"]] for cell in cells]}
-    if desc.bias != "none":
-        parts["B"] = [both_biases(cell) for cell in cells]
-    arrays = {
-        name: np.stack([np.concatenate([_rows(desc, block, operator.gates) for block in blocks]) for blocks in halves])
-        for name, halves in parts.items()
-    }
-    if operator.peepholes:
-        arrays["P"] = np.stack([np.concatenate([cell[name] for name in operator.peepholes.split()]) for cell in cells])
-    return arrays
-
-
-def _rows(desc: RNNDescriptor, block: np.ndarray, want: str) -> np.ndarray:
-    """Return a block with its gates in another order; missing gates are zeros."""
-    have = gate_order(desc)
-    missing = [name for name in want.split() if name not in have.split()]
-    zeros = [np.zeros_like(block[: desc.hidden_size])] * len(missing)
-    return reordered(np.concatenate([block, *zeros]), " ".join([have, *missing]), want)
 
 
 def _check_layer(name: str, node: OnnxNode, expected: RNNDescriptor) -> None:

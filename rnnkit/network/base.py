@@ -12,7 +12,7 @@ from typing import Any, Generic, Self
 import numpy as np
 
 from rnnkit.call.workspace import Workspace
-from rnnkit.common.arrays import Array, copy_of, device_context, library_of, on_host
+from rnnkit.common.arrays import Array, copy_of, device_context, on_host
 from rnnkit.descriptor import saved
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.descriptor.views import Views, write
@@ -20,7 +20,9 @@ from rnnkit.descriptor.weights import check_weights, init_weights, num_weights
 from rnnkit.errors import message, wrong_type
 from rnnkit.network import engine
 from rnnkit.network.classes import class_of
+from rnnkit.network.options import as_array, bits_of, check_torch_options, copies_of, fits_gpu
 from rnnkit.network.plan import Plan, prepare
+from rnnkit.network.results import Backward, Forward, Infer
 from rnnkit.types import Cell, Floats, Initial, Mode, Precision, States
 
 
@@ -38,7 +40,7 @@ class BaseNetwork(Generic[States]):
     __hash__ = None  # type: ignore[assignment]  # unhashable: the weights are mutable
 
     def _make(self, seed: int | None, *network: Any, **options: Any) -> None:
-        _check_torch_options(type(self).__name__, options)
+        check_torch_options(type(self).__name__, options)
         self._set(RNNDescriptor(*network, **options))
         self._weights = init_weights(self._desc, seed)
 
@@ -96,12 +98,8 @@ class BaseNetwork(Generic[States]):
         if type(self) is not type(other):
             return NotImplemented
         assert isinstance(other, BaseNetwork)
-        return (
-            self._desc == other._desc
-            and _bits(self._weights) == _bits(other._weights)
-            and {name: _bits(array) for name, array in self.arrays.items()}
-            == {name: _bits(array) for name, array in other.arrays.items()}
-        )
+        own, others = (bits_of({"": net._weights, **net.arrays}) for net in (self, other))
+        return self._desc == other._desc and own == others
 
     def copy(self) -> Self:
         """Copy the weights and the extra arrays, on the same device.
@@ -111,10 +109,7 @@ class BaseNetwork(Generic[States]):
         LSTM, GRU, RNN or Network
             A network of the same class.
         """
-        return object.__new__(type(self))._set(self._desc, copy_of(self._weights), self._copies())
-
-    def _copies(self) -> dict[str, Any]:
-        return {name: copy_of(_array(value)) for name, value in self.arrays.items()}
+        return object.__new__(type(self))._set(self._desc, copy_of(self._weights), copies_of(self.arrays))
 
     def astype(self, dtype: Any) -> Self:
         """Return a copy of the network with the weights rounded to another dtype.
@@ -140,7 +135,7 @@ class BaseNetwork(Generic[States]):
         if desc.dtype == self._desc.dtype:
             return self.copy()
         with np.errstate(over="ignore"), device_context(self._weights):
-            return object.__new__(type(self))._set(desc, self._weights.astype(desc.np_dtype), self._copies())
+            return object.__new__(type(self))._set(desc, self._weights.astype(desc.np_dtype), copies_of(self.arrays))
 
     def to(self, library: ModuleType) -> Self:
         """Return the network with the weights and the extra arrays on the host or on a GPU.
@@ -166,8 +161,8 @@ class BaseNetwork(Generic[States]):
             move = library.asarray
         else:
             raise wrong_type(f"{type(self).__name__}.to", "library", "the module numpy or cupy", library)
-        extra = {name: _array(value) for name, value in self.arrays.items()}
-        arrays = {name: move(array) if _fits_gpu(array) else array for name, array in extra.items()}
+        extra = {name: as_array(value) for name, value in self.arrays.items()}
+        arrays = {name: move(array) if fits_gpu(array) else array for name, array in extra.items()}
         return object.__new__(type(self))._set(self._desc, move(self._weights), arrays)
 
     @property
@@ -244,7 +239,7 @@ class BaseNetwork(Generic[States]):
         first_row: int = 0,
         workspace: Workspace | None = None,
         checkpoint_steps: int | None = None,
-    ) -> engine.Forward[States]:
+    ) -> Forward[States]:
         """Run the network over a batch of sequences and save what backward needs, see :func:`rnnkit.forward`.
 
         Parameters
@@ -299,7 +294,7 @@ class BaseNetwork(Generic[States]):
         dcy: Any = None,
         *,
         dw: Array | None = None,
-    ) -> engine.Backward[States]:
+    ) -> Backward[States]:
         """Compute all gradients of a forward call, see :func:`rnnkit.backward`.
 
         Parameters
@@ -339,7 +334,7 @@ class BaseNetwork(Generic[States]):
         inputs: Any = None,
         resets: Any = None,
         initial: Initial = "zeros",
-    ) -> engine.Infer[States]:
+    ) -> Infer[States]:
         """Run the network without dropout and without saving anything for backward, see :func:`rnnkit.infer`.
 
         Parameters
@@ -403,31 +398,3 @@ class BaseNetwork(Generic[States]):
         the next save into the folder removes it. Several processes may save to one path: the last file stays.
         """
         saved.write(path, self._desc, self._weights, self.arrays | arrays)
-
-
-def _check_torch_options(name: str, options: dict[str, Any]) -> None:
-    """Remove PyTorch options that have no effect here; raise for those that would change the meaning."""
-    batch_first = options.pop("batch_first", False)
-    if not isinstance(batch_first, bool):
-        raise wrong_type(name, "batch_first", "a bool", batch_first)
-    if batch_first:
-        cure = "rnnkit takes x of shape (T, N, I): pass numpy.swapaxes(x, 0, 1)"
-        raise ValueError(message(name, "batch_first", "be False", batch_first, cure))
-    if "nonlinearity" in options:
-        raise TypeError(message(name, "nonlinearity", "be left out", repr(options["nonlinearity"]), "only RNN has it"))
-
-
-def _array(value: Any) -> Array:
-    """Convert an extra array, for example a list of names, to an array."""
-    return value if library_of(value) is not None else np.asarray(value)
-
-
-def _fits_gpu(array: Any) -> bool:
-    """Return whether an array can be on a GPU: text cannot."""
-    return library_of(array) is not np or array.dtype.kind in "biufc"
-
-
-def _bits(array: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """Return dtype, shape and bytes of an array, to compare arrays on any device."""
-    host = on_host(_array(array))
-    return str(host.dtype), host.shape, host.tobytes()

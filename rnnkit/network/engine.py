@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from functools import cache
 from types import ModuleType
-from typing import Any, Generic, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,45 +18,10 @@ from rnnkit.common.arrays import Array, device_of
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.descriptor.states import arrays_of, concatenate_states, split_states
 from rnnkit.errors import message, wrong_type
-from rnnkit.types import Floats, Initial, States
+from rnnkit.network.results import Backward, BackwardWithInputs, Forward, Infer
+from rnnkit.types import Initial
 
 _COPIED_BYTES = 1 << 16  # largest y that is copied, in less time than it takes to make a view that holds a lease
-
-
-class Forward(NamedTuple, Generic[States]):
-    """Results of `forward`: y (T, N, D*P), hy (L*D, N, P), cy (L*D, N, H) or None, and the workspace for `backward`."""
-
-    y: Floats
-    hy: Floats
-    cy: States
-    workspace: Workspace
-
-
-class Backward(NamedTuple, Generic[States]):
-    """Results of `backward`: dx (T, N, I), dhx (L*D, N, P), dcx (L*D, N, H) or None, dw (num_weights,)."""
-
-    dx: Floats
-    dhx: Floats
-    dcx: States
-    dw: Floats
-
-
-class Infer(NamedTuple, Generic[States]):
-    """Results of `infer`: y (T, N, D*P), hy (L*D, N, P), cy (L*D, N, H) or None."""
-
-    y: Floats
-    hy: Floats
-    cy: States
-
-
-class BackwardWithInputs(NamedTuple, Generic[States]):
-    """Results of `backward` for a cell with side inputs: also inputs, the gradients of the side inputs by name."""
-
-    dx: Floats
-    dhx: Floats
-    dcx: States
-    dw: Floats
-    inputs: dict[str, Floats]
 
 
 def backend(function: str, call: str, desc: RNNDescriptor, array: Any, options: CallOptions) -> ModuleType:

@@ -156,7 +156,7 @@ def test_inference_leaves_no_workspace():
     problem = Problem(mode="lstm", dtype="float32")
     result = problem.infer()
     assert result._fields == OUTPUTS
-    with raises(TypeError, "backward: workspace | Workspace | rnnkit.network.engine.Infer"):
+    with raises(TypeError, "backward: workspace | Workspace | rnnkit.network.results.Infer"):
         rnnkit.backward(problem.desc, problem.w, result)
 
 

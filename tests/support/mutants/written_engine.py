@@ -104,11 +104,12 @@ FAULTS = {
         ("the seconds of repetitions are those of calls", "append(per_call)", "append(total)"),
     ],
     "rnnkit/network/base.py": [
-        ("what stands beside networks does not count",
-         "== {name: _bits(array) for name, array in other.arrays.items()}", "is not None"),
-        ("a list beside a network cannot be copied", "copy_of(_array(value))", "copy_of(value)"),
-        ("a list beside a network has no bits", "host = on_host(_array(array))", "host = on_host(array)"),
-        ("a list beside a network cannot be moved", "extra = {name: _array(value)", "extra = {name: value"),
+        ("what stands beside networks does not count", "own == others", "own.keys() == others.keys()"),
+        ("a list beside a network cannot be moved", "extra = {name: as_array(value)", "extra = {name: value"),
+    ],
+    "rnnkit/network/options.py": [
+        ("a list beside a network cannot be copied", "copy_of(as_array(value))", "copy_of(value)"),
+        ("a list beside a network has no bits", "on_host(as_array(value))", "on_host(value)"),
     ],
     "rnnkit/cell_check.py": [
         ("a gradient off by a thousandth passes", "_TOLERANCE = 1e-7", "_TOLERANCE = 1e-2"),
