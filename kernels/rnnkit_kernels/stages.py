@@ -294,8 +294,8 @@ class _Call(NamedTuple):
     cell: Any
     fixed: dict  # name -> value shared by all units, or None
     read: list  # of (name, pointer to the first unit) of the others
-    targets: list  # of (pointer, whether it is for terms of a mean, whether to add, whether it is carried over to
-    # another step), one for each result
+    targets: list  # of (pointer, whether it is for terms of a mean, whether to add, whether small
+    # numbers become 0), one for each result
 
 
 def _emit_units(builder, call, start, size):
@@ -306,20 +306,21 @@ def _emit_units(builder, call, start, size):
         numbers, accesses = call.fixed | loads, list(loads.values())
         result = call.function(builder, [call.cell, *numbers.values()])
         results = [result] if len(call.targets) == 1 else cgutils.unpack_tuple(builder, result)
-        for (target, is_term, adds, is_carried), value in zip(call.targets, results, strict=True):
+        for (target, is_term, adds, is_flushed), value in zip(call.targets, results, strict=True):
             place, total = builder.gep(target, [number if is_term else index]), value
             if adds:
                 accesses.append(builder.load(place))
                 total = builder.fadd(accesses[-1], value)
-            total = emit_flushed(builder, total) if is_carried else total
+            total = emit_flushed(builder, total) if is_flushed else total
             accesses.append(builder.store(total, place))
         for access in accesses:
             access.set_metadata("llvm.access.group", group)
 
 
-def _carried_by(declaration, stage):
-    """Return what a stage writes for another step: h and the states after the step, or the gradients by the states
-    before it. That by h is completed by products (`loop_gradient._add_output_gradient`)."""
+def _flushed_in(declaration, stage):
+    """Return what a stage writes that becomes 0 where it is small: what products read or another step does. These are h
+    and the states after the step, and all gradients but those of vectors, which are sums. The gradient by h is
+    completed by products (`loop_gradient._add_output_gradient`)."""
     if stage.is_gradient:
         return set(stage.writes) - {f"d{one.name}" for one in declaration.vectors}
     forward = [one for one in declaration.stages if not one.is_gradient]
@@ -333,9 +334,9 @@ def _emit_stage(row, stage, function, count, terms):
     fixed = {name: row.common(name) for name in stage.reads}  # in the order of the parameters
     read = [(name, row.pointer(name)) for name in stage.reads if fixed[name] is None]
     averaged = dict(zip((name for name in stage.writes if name in row.means), terms, strict=False))
-    carried = _carried_by(row.declaration, stage)
+    flushed = _flushed_in(row.declaration, stage)
     targets = [
-        (averaged.get(name) or row.pointer(name), name in averaged, name in summed, name in carried)
+        (averaged.get(name) or row.pointer(name), name in averaged, name in summed, name in flushed)
         for name in stage.writes
     ]
     call = _Call(function, row.cell, fixed, read, targets)

@@ -166,18 +166,13 @@ def _lift_of(marks):
 
 
 @inner
-def _add(dw, columns, units, number):
+def _add_number(dw, columns, units, number, is_new):
+    """Add a number to rows of dw, or write it if dw is new."""
     not_inlined()
     for column in range(columns.start, columns.stop):
         own = row_part(dw, column, Range(0, units))
         for j in range(own.size):
-            own[j] += number
-
-
-@inner
-def _clear(dw, columns, units):
-    for column in range(columns.start, columns.stop):
-        clear(row_part(dw, column, Range(0, units)))
+            own[j] = number if is_new else own[j] + number
 
 
 @inner
@@ -253,10 +248,8 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
                 head, size, units = block % term.heads, term.block.size // term.heads, weight.stride
                 own_dw, source = Matrix(dw, weight.rows, weight.start, units), shifted(term.source, head * units)
                 own_columns, overwrites = Range(block_start, block_stop), is_new and lift == 0
-                if is_new and lift > 0:
-                    _clear(own_dw, own_columns, units)
                 if lift > 0:
-                    _add(own_dw, own_columns, units, lift)
+                    _add_number(own_dw, own_columns, units, lift, is_new)
                 if num_rows == 1:
                     only = row_part(source, rows.start, Range(0, units))
                     _add_row(own_dw, dgates_t, own_columns, only, overwrites)
@@ -275,7 +268,7 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
                         False,
                     )
                 if lift > 0:
-                    _add(own_dw, own_columns, units, -lift)
+                    _add_number(own_dw, own_columns, units, -lift, False)
                 block_start = block_stop
             if term.bias >= 0:
                 for i in range(start, stop):

@@ -19,8 +19,8 @@ from rnnkit.descriptor.views import Views, write
 from rnnkit.descriptor.weights import check_weights, init_weights, num_weights
 from rnnkit.errors import message, wrong_type
 from rnnkit.network import engine
-from rnnkit.network.classes import class_of
-from rnnkit.network.options import as_array, bits_of, check_torch_options, copies_of, fits_gpu
+from rnnkit.network.classes import check_torch_options, class_of
+from rnnkit.network.extra_arrays import as_array, bits_of, copies_of, fits_gpu
 from rnnkit.network.plan import Plan, prepare
 from rnnkit.network.results import Backward, Forward, Infer
 from rnnkit.types import Cell, Floats, Initial, Mode, Precision, States

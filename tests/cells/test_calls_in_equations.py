@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from messages import says
+from messages import raises, says
 
 import rnnkit
 from rnnkit.cells import CellError, cell, clip, derivative, forward, tanh
@@ -195,7 +195,7 @@ REFUSED = [
 def test_wrong_call_is_refused_by_line(function, helper, below, message):
     named = helper or function
     where = f"stage {named.__name__} (test_calls_in_equations.py:{named.__code__.co_firstlineno + below})"
-    with pytest.raises(CellError, match=says(f"cell Mine: {where}", *message.split(" | "))):
+    with raises(CellError, f"cell Mine: {where} | {message}"):
         cell_of(function)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from messages import says
+from messages import raises, says
 
 import rnnkit
 from rnnkit import cells
@@ -217,7 +217,7 @@ REFUSED = [
 @pytest.mark.parametrize(("function", "below", "message"), REFUSED)
 def test_equation_without_a_gradient_is_refused_by_line(function, below, message):
     where = f"stage {function.__name__} (test_derived_rules.py:{function.__code__.co_firstlineno + below})"
-    with pytest.raises(CellError, match=says(f"cell Mine: {where}", "equations", *message.split(" | "))):
+    with raises(CellError, f"cell Mine: {where} | equations | {message}"):
         of(function)
 
 

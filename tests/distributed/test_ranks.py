@@ -195,14 +195,14 @@ def test_buffers_are_checked_in_a_single_process_too(function, name):
 
 @refusals(
     anywhere=[
-        (lambda: broadcast_weights(np.zeros(3), None, root="a"), "TypeError broadcast_weights: root; int; str"),
-        (lambda: broadcast_weights(np.zeros(3), Recorder([]), 0.0), "TypeError broadcast_weights: root; int; float"),
-        (lambda: shard("8", None), "TypeError shard: size; int; str"),
-        (lambda: shard(8.0, None), "TypeError shard: size; int; float"),
-        (lambda: shard(True, None), "TypeError shard: size; int; bool"),
-        (lambda: shard(8, 4), "TypeError shard: comm; None; mpi4py.MPI.Comm; int"),
-        (lambda: share_cores("world"), "TypeError share_cores: comm; None; mpi4py.MPI.Comm; str"),
-        (lambda: aborting(4).__enter__(), "TypeError aborting: comm; None; mpi4py.MPI.Comm; int"),
+        (lambda: broadcast_weights(np.zeros(3), None, root="a"), "TypeError broadcast_weights: root | int | str"),
+        (lambda: broadcast_weights(np.zeros(3), Recorder([]), 0.0), "TypeError broadcast_weights: root | int | float"),
+        (lambda: shard("8", None), "TypeError shard: size | int | str"),
+        (lambda: shard(8.0, None), "TypeError shard: size | int | float"),
+        (lambda: shard(True, None), "TypeError shard: size | int | bool"),
+        (lambda: shard(8, 4), "TypeError shard: comm | None | mpi4py.MPI.Comm | int"),
+        (lambda: share_cores("world"), "TypeError share_cores: comm | None | mpi4py.MPI.Comm | str"),
+        (lambda: aborting(4).__enter__(), "TypeError aborting: comm | None | mpi4py.MPI.Comm | int"),
     ]
 )
 def test_arguments_of_other_types_are_refused(call, kind, expected):

@@ -153,36 +153,36 @@ def gru_with_bias_inside():
 
 BOTH_WAYS = {"forward_rnn": dense_tree(2, 2, 6), "backward_rnn": dense_tree(2, 2, 6)}
 LEAVES = [f"{dense}{gate}/kernel" for dense in "ih" for gate in "ifgo"] + [f"h{gate}/bias" for gate in "ifgo"]
-MOVED = "; ".join(["linen.LSTMCell; 12; missing; unknown", *LEAVES, *(f"encoder/cell/{leaf}" for leaf in LEAVES)])
+MOVED = " | ".join(["linen.LSTMCell | 12 | missing | unknown", *LEAVES, *(f"encoder/cell/{leaf}" for leaf in LEAVES)])
 FROM_JAX = [
-    (lstm_tree(drop=["hi__bias"]), 'params["cell"]; linen.LSTMCell; 11; missing: hi/bias'),
-    (lstm_tree(hz__bias=zeros(2)), 'params["cell"]; linen.LSTMCell; 13; unknown: hz/bias'),
-    (lstm_tree(ig__kernel=zeros((2, 2))), 'params["cell"]["ig/kernel"]; (input_size=3, hidden_size=2); (2, 2)'),
-    (lstm_tree(ho__bias=zeros(3)), 'params["cell"]["ho/bias"]; (hidden_size=2,); (3,)'),
+    (lstm_tree(drop=["hi__bias"]), 'params["cell"] | linen.LSTMCell | 11 | missing: hi/bias'),
+    (lstm_tree(hz__bias=zeros(2)), 'params["cell"] | linen.LSTMCell | 13 | unknown: hz/bias'),
+    (lstm_tree(ig__kernel=zeros((2, 2))), 'params["cell"]["ig/kernel"] | (input_size=3, hidden_size=2) | (2, 2)'),
+    (lstm_tree(ho__bias=zeros(3)), 'params["cell"]["ho/bias"] | (hidden_size=2,) | (3,)'),
     (
         lstm_tree(ho__bias=zeros(2, "f8")),
-        'TypeError params["cell"]["ho/bias"]; float32; params["cell"]["ii/kernel"]; float64',
+        'TypeError params["cell"]["ho/bias"] | float32 | params["cell"]["ii/kernel"] | float64',
     ),
-    (lstm_tree(ho__bias=zeros(2, "f2")), 'TypeError params["cell"]["ho/bias"]; float32; float64; float16'),
-    (dense_tree(3, 2, 8), 'params["dense_h/kernel"]; nnx.GRUCell; nnx.SimpleCell; (2, 8)'),
-    ([lstm_tree()] * 2, 'params[1]["cell"]["ii/kernel"]; (input_size=2, hidden_size=2); (3, 2)'),
-    ([dense_tree(2, 2, 6), BOTH_WAYS], 'params[1]["forward_rnn"]; 1; params[0]; 2'),
-    ({"encoder": lstm_tree()}, f"params; {MOVED}"),
-    (3, "TypeError params; mapping; list; int"),
-    ([], "TypeError params; mapping; list"),
-    ({"params": 3}, 'TypeError params["params"]; mapping; int'),
+    (lstm_tree(ho__bias=zeros(2, "f2")), 'TypeError params["cell"]["ho/bias"] | float32 | float64 | float16'),
+    (dense_tree(3, 2, 8), 'params["dense_h/kernel"] | nnx.GRUCell | nnx.SimpleCell | (2, 8)'),
+    ([lstm_tree()] * 2, 'params[1]["cell"]["ii/kernel"] | (input_size=2, hidden_size=2) | (3, 2)'),
+    ([dense_tree(2, 2, 6), BOTH_WAYS], 'params[1]["forward_rnn"] | 1 | params[0] | 2'),
+    ({"encoder": lstm_tree()}, f"params | {MOVED}"),
+    (3, "TypeError params | mapping | list | int"),
+    ([], "TypeError params | mapping | list"),
+    ({"params": 3}, 'TypeError params["params"] | mapping | int'),
 ]
 ACTIVATION = [
-    (lambda: from_jax(lstm_tree(), activation="tanh"), 'activation; mode="lstm"; tanh'),
-    (lambda: from_jax(dense_tree(3, 2, 2), activation="gelu"), "activation; tanh; relu; gelu"),
+    (lambda: from_jax(lstm_tree(), activation="tanh"), 'activation | mode="lstm" | tanh'),
+    (lambda: from_jax(dense_tree(3, 2, 2), activation="gelu"), "activation | tanh | relu | gelu"),
 ]
 TO_JAX = [
-    (rnnkit.LSTM(3, 2, proj_size=1), None, "net.desc.proj_size; None; 1; Flax"),
-    (rnnkit.LSTM(3, 2, cell_clip=(-1, 1)), None, "net.desc.cell_clip; None; (-1.0, 1.0); Flax"),
-    (rnnkit.GRU(3, 2, reset_after=False), None, "net.desc.reset_after; True; False; Flax"),
-    (rnnkit.GRU(2, 2, input_mode="skip"), None, "net.desc.input_mode; linear; skip; Flax"),
-    (rnnkit.GRU(3, 2), "linen.LSTMCell", 'cell; linen.GRUCell; nnx.GRUCell; mode="gru"; linen.LSTMCell'),
-    (gru_with_bias_inside(), "nnx.GRUCell", "net.views; 0; rows of n; bias_hh; 0.5; Flax; r"),
+    (rnnkit.LSTM(3, 2, proj_size=1), None, "net.desc.proj_size | None | 1 | Flax"),
+    (rnnkit.LSTM(3, 2, cell_clip=(-1, 1)), None, "net.desc.cell_clip | None | (-1.0, 1.0) | Flax"),
+    (rnnkit.GRU(3, 2, reset_after=False), None, "net.desc.reset_after | True | False | Flax"),
+    (rnnkit.GRU(2, 2, input_mode="skip"), None, "net.desc.input_mode | linear | skip | Flax"),
+    (rnnkit.GRU(3, 2), "linen.LSTMCell", 'cell | linen.GRUCell | nnx.GRUCell | mode="gru" | linen.LSTMCell'),
+    (gru_with_bias_inside(), "nnx.GRUCell", "net.views | 0 | rows of n | bias_hh | 0.5 | Flax | r"),
 ]
 
 

@@ -92,16 +92,16 @@ def given(size, *arguments, dtype="f4", **options):
 
 
 REFUSED = [
-    (given(43, "gru", 3, 2), "from_mxnet: vector; (num_weights=42,); (43,)"),
-    (given((42, 1), "gru", 3, 2), "from_mxnet: vector; (num_weights=42,); (42, 1)"),
-    (given(42, "gru", 3, 2, dtype="f2"), "TypeError from_mxnet: vector; float32; float64; float16"),
-    (given(42, "gruu", 3, 2), "RNNDescriptor: mode; rnn_relu; rnn_tanh; lstm; gru; gruu"),
+    (given(43, "gru", 3, 2), "from_mxnet: vector | (num_weights=42,) | (43,)"),
+    (given((42, 1), "gru", 3, 2), "from_mxnet: vector | (num_weights=42,) | (42, 1)"),
+    (given(42, "gru", 3, 2, dtype="f2"), "TypeError from_mxnet: vector | float32 | float64 | float16"),
+    (given(42, "gruu", 3, 2), "RNNDescriptor: mode | rnn_relu | rnn_tanh | lstm | gru | gruu"),
     (
         given(48, "lstm", 3, 2, lstm_state_clip_min=-1.0),
-        "from_mxnet: lstm_state_clip_max; lstm_state_clip_min; None; -1.0",
+        "from_mxnet: lstm_state_clip_max | lstm_state_clip_min | None | -1.0",
     ),
-    (lambda: to_mxnet(rnnkit.GRU(3, 2, reset_after=False)), "to_mxnet: net.desc.reset_after; True; False; MXNet"),
-    (lambda: to_mxnet(rnnkit.GRU(2, 2, input_mode="skip")), "to_mxnet: net.desc.input_mode; linear; skip; MXNet"),
+    (lambda: to_mxnet(rnnkit.GRU(3, 2, reset_after=False)), "to_mxnet: net.desc.reset_after | True | False | MXNet"),
+    (lambda: to_mxnet(rnnkit.GRU(2, 2, input_mode="skip")), "to_mxnet: net.desc.input_mode | linear | skip | MXNet"),
 ]
 
 

@@ -56,22 +56,25 @@ class OnAnotherDevice:
 
 DOUBLE, SINGLE, GRU = np.zeros(1), np.zeros(2, "f4"), net_of(Problem("gru"))
 REFUSED = [
-    (lambda: real_array("from_x", "w", Half()), "TypeError from_x: w; float32; float64; bfloat16"),
-    (lambda: real_array("from_x", "w", np.zeros(2, "f2")), "TypeError from_x: w; float32; float64; float16"),
-    (lambda: real_array("from_x", "w", [1, 2]), "TypeError from_x: w; float32; float64; int64"),
-    (lambda: real_array("from_x", "w", ["one"]), "TypeError from_x: w; float32; float64; str96"),
+    (lambda: real_array("from_x", "w", Half()), "TypeError from_x: w | float32 | float64 | bfloat16"),
+    (lambda: real_array("from_x", "w", np.zeros(2, "f2")), "TypeError from_x: w | float32 | float64 | float16"),
+    (lambda: real_array("from_x", "w", [1, 2]), "TypeError from_x: w | float32 | float64 | int64"),
+    (lambda: real_array("from_x", "w", ["one"]), "TypeError from_x: w | float32 | float64 | str96"),
     # What NumPy's look raises:
-    (lambda: real_array("from_x", "w", OnAnotherDevice()), "TypeError from_x: w; array; not on the host"),
+    (lambda: real_array("from_x", "w", OnAnotherDevice()), "TypeError from_x: w | array | not on the host"),
     (
         lambda: real_array("from_x", "w", np.ma.zeros(2, "f4")),
-        "TypeError from_x: w; array; numpy.ma.MaskedArray; w.filled(0); lengths",
+        "TypeError from_x: w | array | numpy.ma.MaskedArray | w.filled(0) | lengths",
     ),
-    (lambda: common_dtype("from_x", {"a": DOUBLE, "b": SINGLE}), "TypeError from_x: b; float64; a; float32"),
-    (lambda: mode_of_rows("from_x", "w", 10, 5, activation=None), "from_x: w; 5; 15; 20; 1; 3; 4; hidden_size=5; 10"),
-    (lambda: blocks_of("to_x", GRU, "why", reset_after=(False,)), "to_x: net.desc.reset_after; False; True; why"),
+    (lambda: common_dtype("from_x", {"a": DOUBLE, "b": SINGLE}), "TypeError from_x: b | float64 | a | float32"),
+    (
+        lambda: mode_of_rows("from_x", "w", 10, 5, activation=None),
+        "from_x: w | 5 | 15 | 20 | 1 | 3 | 4 | hidden_size=5 | 10",
+    ),
+    (lambda: blocks_of("to_x", GRU, "why", reset_after=(False,)), "to_x: net.desc.reset_after | False | True | why"),
     (
         lambda: blocks_of("to_x", GRU.desc, "why"),
-        "TypeError to_x: net; rnnkit.RNN; GRU; LSTM; rnnkit.descriptor.descriptor.RNNDescriptor",
+        "TypeError to_x: net | rnnkit.RNN | GRU | LSTM | rnnkit.descriptor.descriptor.RNNDescriptor",
     ),
 ]
 

@@ -136,21 +136,21 @@ BOTH = dict(direction="bidirectional")
 NAMES = "Sigmoid, Tanh, Relu, Affine, LeakyRelu, ThresholdedRelu, ScaledTanh, HardSigmoid, Elu, Softsign, Softplus"
 W_SHAPE = "(num_directions=1, 4*hidden_size=8, input_size=3)"
 REFUSED = [
-    (chosen("Tanh Tanh"), f"activations; 3 of {NAMES}; op_type='LSTM'; ['Tanh', 'Tanh']"),
-    (chosen("Sigmoid Tanh Swish"), "activations; 3 of Sigmoid; Swish"),
-    (chosen("Sigmoid Tanh Tanh Relu Tanh Tanh", **BOTH), "activations; 3 of Sigmoid; 'Relu'"),
+    (chosen("Tanh Tanh"), f"activations | 3 of {NAMES} | op_type='LSTM' | ['Tanh', 'Tanh']"),
+    (chosen("Sigmoid Tanh Swish"), "activations | 3 of Sigmoid | Swish"),
+    (chosen("Sigmoid Tanh Tanh Relu Tanh Tanh", **BOTH), "activations | 3 of Sigmoid | 'Relu'"),
     (
         chosen("LeakyRelu Tanh Tanh LeakyRelu Tanh Tanh", [0.1, 0.2], **BOTH),
-        "activation_alpha and activation_beta; (0.1, 0.2)",
+        "activation_alpha and activation_beta | (0.1, 0.2)",
     ),
-    (chosen("HardSigmoid Elu Tanh", [0.1]), "activation_alpha; 2 numbers; HardSigmoid, Elu; (0.1,)"),
-    (chosen("Sigmoid Affine Tanh", [0.1]), "activation_beta; 1 numbers; Affine; ()"),
-    (chosen("ThresholdedRelu Elu Tanh"), "activation_alpha; 2 numbers; ThresholdedRelu, Elu; ()"),
-    (dict(input_forget=1, P=ones(1, 3 * H)), "P; zeros; input_forget=1"),
-    (dict(P=ones(1, 5)), "P; (num_directions=1, 3*hidden_size=6); (1, 5)"),
-    (dict(input_forget=1, W=ones(1, 6, 3)), f"W; {W_SHAPE}; (1, 6, 3)"),
-    (dict(input_forget=2), "input_forget; 0; 1; 2"),
-    (dict(clip=1.0, input_forget=1), "clip; None; 1.0"),
+    (chosen("HardSigmoid Elu Tanh", [0.1]), "activation_alpha | 2 numbers | HardSigmoid, Elu | (0.1,)"),
+    (chosen("Sigmoid Affine Tanh", [0.1]), "activation_beta | 1 numbers | Affine | ()"),
+    (chosen("ThresholdedRelu Elu Tanh"), "activation_alpha | 2 numbers | ThresholdedRelu, Elu | ()"),
+    (dict(input_forget=1, P=ones(1, 3 * H)), "P | zeros | input_forget=1"),
+    (dict(P=ones(1, 5)), "P | (num_directions=1, 3*hidden_size=6) | (1, 5)"),
+    (dict(input_forget=1, W=ones(1, 6, 3)), f"W | {W_SHAPE} | (1, 6, 3)"),
+    (dict(input_forget=2), "input_forget | 0 | 1 | 2"),
+    (dict(clip=1.0, input_forget=1), "clip | None | 1.0"),
 ]
 SLOPE = "mode, ActivatedLSTM's candidate, alpha; finite; 0; -0.1"
 

@@ -214,9 +214,9 @@ INFER = [  # by layout
     (1, dict(lengths=[1, 2, 3, 6]), "lengths[3]; 0..seq_len=5; 6"),
 ]
 TO_ONNX = [
-    (lambda: to_onnx(rnnkit.LSTM(3, 4, proj_size=2)), "net.desc.proj_size; None; 2; ONNX"),
-    (lambda: to_onnx(rnnkit.LSTM(3, 4, cell_clip=(-1, 1))), "net.desc.cell_clip; None; (-1.0, 1.0); ONNX"),
-    (lambda: to_onnx(rnnkit.GRU(3, 4, bidirectional=True), reverse=True), "reverse; False; True"),
+    (lambda: to_onnx(rnnkit.LSTM(3, 4, proj_size=2)), "net.desc.proj_size | None | 2 | ONNX"),
+    (lambda: to_onnx(rnnkit.LSTM(3, 4, cell_clip=(-1, 1))), "net.desc.cell_clip | None | (-1.0, 1.0) | ONNX"),
+    (lambda: to_onnx(rnnkit.GRU(3, 4, bidirectional=True), reverse=True), "reverse | False | True"),
 ]
 
 

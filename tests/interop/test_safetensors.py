@@ -219,10 +219,10 @@ def test_damaged_file_loads_or_is_refused(tmp_path):
 
 HALF = rnnkit.GRU(3, 2, dtype="float16")
 REFUSED = [
-    (lambda path: load_safetensors(path, 1), "TypeError load_safetensors: prefix; str; int"),
-    (lambda path: save_safetensors(HALF, path, None), "TypeError save_safetensors: prefix; str; NoneType"),
-    (lambda path: save_safetensors({}, path), "TypeError save_safetensors: net; rnnkit.RNN; GRU; LSTM; dict"),
-    (lambda path: save_safetensors(HALF, path), "save_safetensors: net.desc.dtype; float32; float64; float16"),
+    (lambda path: load_safetensors(path, 1), "TypeError load_safetensors: prefix | str | int"),
+    (lambda path: save_safetensors(HALF, path, None), "TypeError save_safetensors: prefix | str | NoneType"),
+    (lambda path: save_safetensors({}, path), "TypeError save_safetensors: net | rnnkit.RNN | GRU | LSTM | dict"),
+    (lambda path: save_safetensors(HALF, path), "save_safetensors: net.desc.dtype | float32 | float64 | float16"),
 ]
 
 

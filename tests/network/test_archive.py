@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from raises import raises
+from messages import raises
 from traced import traced_bytes
 
 from rnnkit import RNNDescriptor, load

@@ -5,7 +5,7 @@ from argparse import Namespace
 
 import numpy as np
 import pytest
-from raises import raises
+from messages import raises
 from traced import traced_bytes
 
 from rnnkit import GRU, RNNDescriptor, load

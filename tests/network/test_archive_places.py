@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from raises import raises
+from messages import raises
 
 from rnnkit import GRU, LSTM, load
 from rnnkit.common import archive

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from raises import raises
+from messages import raises
 from tolerances import assert_same_bits
 
 import rnnkit

@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import pytest
-from raises import raises
+from messages import raises
 
 import rnnkit
 from rnnkit.network.changing import ChangingPlan

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from raises import raises
+from messages import raises
 
 import rnnkit
 from rnnkit import WorkspaceError

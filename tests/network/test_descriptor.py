@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from raises import raises
+from messages import raises
 
 from rnnkit import RNNDescriptor
 from rnnkit_kernels.cells.modes import MODES

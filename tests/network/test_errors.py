@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
+from messages import raises
 from problems import Problem
-from raises import raises
 from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
 
 import rnnkit

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from raises import raises
+from messages import raises
 
 import rnnkit
 from rnnkit.commands import command_line

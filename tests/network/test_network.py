@@ -8,7 +8,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from raises import raises
+from messages import raises
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit

@@ -7,7 +7,7 @@ import numpy as np
 import own_cells
 import pytest
 from combinations import nightly
-from raises import raises
+from messages import raises
 
 import rnnkit
 from rnnkit import GRU, LSTM, RNN, Network, RNNDescriptor, cells, load, prepare

@@ -12,7 +12,7 @@ from combinations import nightly, pairs
 from gradcheck import assert_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raises import raises
+from messages import raises
 from tolerances import assert_same_bits
 
 import rnnkit

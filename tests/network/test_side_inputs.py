@@ -5,7 +5,7 @@ import pytest
 from attentive import WIDTH, Attentive, H, N, T
 from cell_reference import differences, forward
 from combinations import nightly, pairs
-from raises import raises
+from messages import raises
 from tolerances import assert_same_bits
 
 import rnnkit

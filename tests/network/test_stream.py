@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import gpu as on_gpu
 import numpy as np
 import pytest
+from messages import raises
 from problems import CASES, CELLS
-from raises import raises
 from streams import drawn, plan_of
 from tolerances import assert_close_on_gpu, assert_same_bits
 from traced import traced_bytes

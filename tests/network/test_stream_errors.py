@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from messages import raises
 from numpy.lib.stride_tricks import as_strided
-from raises import raises
 from streams import drawn, plan_of
 from tolerances import assert_same_bits
 

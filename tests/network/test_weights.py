@@ -5,8 +5,8 @@ from math import prod, sqrt
 
 import numpy as np
 import pytest
+from messages import raises
 from optional import needs
-from raises import raises
 from traced import traced_bytes
 
 from rnnkit import RNNDescriptor, init_weights, num_weights, pack_weights, weight_layout, weight_views

@@ -9,8 +9,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from messages import raises
 from problems import CASES, CELLS, FLOAT32, Problem
-from raises import raises
 from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
 from traced import traced_bytes
 

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 
 def says(where, *facts):
     r"""Return a pattern for ``match=``: a message that begins with `where` and then has each fact, in any order.
@@ -14,6 +16,11 @@ def says(where, *facts):
     False
     """
     return rf"(?s)\A{_whole(where)}" + "".join(rf"(?=.*{_whole(fact)})" for fact in facts)
+
+
+def raises(error, text):
+    """`pytest.raises` with a message that says what stands between the bars: `"forward: x | float32 | list"`."""
+    return pytest.raises(error, match=says(*text.split(" | ")))
 
 
 def one_line_says(text, where, *facts):

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 IN_CI = os.environ.get("CI") == "true"
-_PACKAGES = "torch", "keras", "onnx", "onnxruntime", "safetensors", "sklearn", "torchrecurrent"
+_PACKAGES = "torch", "keras", "onnx", "onnxruntime", "safetensors", "scipy", "sklearn", "torchrecurrent"
 
 
 def needs(*names):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from messages import says
+from messages import raises
 from tolerances import assert_close, assert_same_bits
 
 from rnnkit.training import clip_gradient_norm
@@ -101,6 +101,5 @@ REFUSED = [
 
 @pytest.mark.parametrize(("gradient", "limit", "error", "message"), REFUSED)
 def test_wrong_argument_is_refused(gradient, limit, error, message):
-    argument, *facts = message.split(" | ")
-    with pytest.raises(error, match=says(f"clip_gradient_norm: {argument}", *facts)):
+    with raises(error, f"clip_gradient_norm: {message}"):
         clip_gradient_norm(gradient, limit)

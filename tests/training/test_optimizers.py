@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from messages import says
+from messages import raises, says
 from optional import needs
 from tolerances import assert_close, assert_same_bits
 
@@ -223,7 +223,7 @@ CONSTRUCTED = [
 
 @pytest.mark.parametrize(("call", "error", "message"), CONSTRUCTED)
 def test_wrong_constructor_argument_is_refused(call, error, message):
-    with pytest.raises(error, match=says(*message.split(" | "))):
+    with raises(error, message):
         call()
 
 
@@ -249,8 +249,7 @@ def test_refused_step_changes_nothing(name, gradients, rate, error, message):
     optimizer = OPTIMIZERS[name](parameters)
     optimizer.step([ONES] * 2, 0.1)
     before, state = [w.copy() for w in parameters], optimizer.state
-    argument, *facts = message.split(" | ")
-    with pytest.raises(error, match=says(f"step: {argument}", *facts)):
+    with raises(error, f"step: {message}"):
         optimizer.step(gradients, rate)
     for w, expected in zip(parameters, before, strict=True):
         assert_same_bits("w", w, expected)
@@ -275,8 +274,7 @@ def test_refused_restore_changes_nothing(wrong, error, message):
     optimizer.step(np.ones(3), 0.1)
     before = optimizer.state
     named = isinstance(wrong, dict) and wrong.keys() & before.keys()
-    argument, *facts = message.split(" | ")
-    with pytest.raises(error, match=says(f"restore: {argument}", *facts)):
+    with raises(error, f"restore: {message}"):
         optimizer.restore({**Adam(np.ones(3)).state, **wrong} if named else wrong)
     assert_same_state(optimizer.state, before)
 

@@ -107,7 +107,7 @@ FAULTS = {
         ("what stands beside networks does not count", "own == others", "own.keys() == others.keys()"),
         ("a list beside a network cannot be moved", "extra = {name: as_array(value)", "extra = {name: value"),
     ],
-    "rnnkit/network/options.py": [
+    "rnnkit/network/extra_arrays.py": [
         ("a list beside a network cannot be copied", "copy_of(as_array(value))", "copy_of(value)"),
         ("a list beside a network has no bits", "on_host(as_array(value))", "on_host(value)"),
     ],

@@ -1,4 +1,4 @@
-"""Options that PyTorch's modules have, and the extra arrays of a network."""
+"""The extra arrays of a network: on which device, and whether two are equal."""
 
 from __future__ import annotations
 
@@ -8,19 +8,6 @@ from typing import Any
 import numpy as np
 
 from rnnkit.common.arrays import Array, copy_of, library_of, on_host
-from rnnkit.errors import message, wrong_type
-
-
-def check_torch_options(name: str, options: dict[str, Any]) -> None:
-    """Remove PyTorch options that have no effect here; raise for those that would change the meaning."""
-    batch_first = options.pop("batch_first", False)
-    if not isinstance(batch_first, bool):
-        raise wrong_type(name, "batch_first", "a bool", batch_first)
-    if batch_first:
-        cure = "rnnkit takes x of shape (T, N, I): pass numpy.swapaxes(x, 0, 1)"
-        raise ValueError(message(name, "batch_first", "be False", batch_first, cure))
-    if "nonlinearity" in options:
-        raise TypeError(message(name, "nonlinearity", "be left out", repr(options["nonlinearity"]), "only RNN has it"))
 
 
 def as_array(value: Any) -> Array:
