@@ -8,9 +8,10 @@ from .functions import fma, sigmoid, tanh
 
 @cell(gates=[Gate("f"), Gate("n", multiplies="forgotten")])
 class MinimalGatedUnit(NamedTuple):
-    """Zhou et al., "Minimal Gated Unit for Recurrent Neural Networks", arXiv 1603.09420:
+    """Zhou et al., "Minimal Gated Unit for Recurrent Neural Networks",
+    arXiv 1603.09420:
 
-    f = s(Wf x + Rf h + biases)       n = tanh(Wn x + Rn (f*h) + biases)       h' = (1 - f)*h + f*n
+        f = s(Wf x + Rf h + biases)       n = tanh(Wn x + Rn (f*h) + biases)       h' = (1 - f)*h + f*n
     """
 
     @forward("f forgotten")

@@ -8,9 +8,10 @@ from .functions import fma, sigmoid, tanh
 
 @cell(gates=[Gate("n", multiplies=None), Gate("u", input=False), Gate("v", multiplies="z", input=False)])
 class MinimalRNN(NamedTuple):
-    """Chen, "MinimalRNN: Toward More Interpretable and Trainable Recurrent Neural Networks", arXiv 1711.06788:
+    """Chen, "MinimalRNN: Toward More Interpretable and Trainable Recurrent Neural Networks",
+    arXiv 1711.06788:
 
-    z = tanh(Wn x + bn)       u = s(Ru h + Rv z + biases)       h' = u*h + (1 - u)*z
+        z = tanh(Wn x + bn)       u = s(Ru h + Rv z + biases)       h' = u*h + (1 - u)*z
     """
 
     @forward("z")

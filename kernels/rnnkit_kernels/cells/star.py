@@ -8,9 +8,10 @@ from .functions import fma, sigmoid, tanh
 
 @cell(gates=[Gate("z", multiplies=None), "k"])
 class STAR(NamedTuple):
-    """Turkoglu et al., "Gating Revisited: Deep Multi-layer RNNs That Can Be Trained", arXiv 1911.11033:
+    """Turkoglu et al., "Gating Revisited: Deep Multi-layer RNNs That Can Be Trained",
+    arXiv 1911.11033:
 
-    z = tanh(Wz x + bz)       k = s(Wk x + Rk h + biases)       h' = tanh((1 - k)*h + k*z)
+        z = tanh(Wz x + bz)       k = s(Wk x + Rk h + biases)       h' = tanh((1 - k)*h + k*z)
     """
 
     @forward("h")
