@@ -9,7 +9,7 @@ from cell_reference import differences, forward
 from combinations import nightly
 from messages import says
 from random_cells import check, right_cell_of
-from shipped_networks import arrays_of, as_given
+from several_states import arrays_of, as_given
 
 import rnnkit
 from rnnkit.cells import FastGRNN, Gate, cell, fma, sigmoid, tanh

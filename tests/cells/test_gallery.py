@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from combinations import nightly
 from optional import needs
-from shipped_networks import arrays_of, as_given
+from several_states import arrays_of, as_given
 
 import rnnkit
 from examples.gallery.page import CELLS, PAGE, page_of, parts_of

@@ -8,14 +8,16 @@ import own_cells
 import pytest
 from gradcheck import assert_gradients
 from messages import raises, says
-from several_states import assert_same
-from shipped_networks import KINDS, LENGTHS, Network
+from other_cells import KINDS
+from problems import Problem
+from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
 from rnnkit import cells
 from rnnkit.cells import CellError, cell, forward, gradient
 
-STATES = KINDS["slstm-sigmoid"]  # a cell of several
+LENGTHS = 4, 0, 6, 1, 3
+STATES = dict(mode=KINDS["slstm-sigmoid"], hidden_size=5, num_layers=2, seq_len=6, batch_size=5)  # a cell of several
 
 
 @pytest.mark.nightly
@@ -31,8 +33,8 @@ def test_own_lstm_has_the_bits_of_the_built_in_one(options, dtype):
         found = rnnkit.forward(desc, w, x, lengths=[9, 3, 0, 7, 1], seed=1)
         results.append((found, rnnkit.backward(desc, w, found.workspace, found.y)))
         assert rnnkit.weight_layout(desc) == layout
-    assert_same(results[0][0], results[1][0])
-    assert_same(results[0][1], results[1][1])
+    for one, two, names in zip(*results, (OUTPUTS, GRADIENTS), strict=True):
+        assert_same_results(one, two, names)
 
 
 def test_weights_have_a_block_for_each_vector():
@@ -95,8 +97,8 @@ def test_class_without_the_decorator_is_refused():
 
 
 def test_several_states_are_a_tuple():
-    net = Network(STATES)
-    c, n, m = net.states
+    problem = Problem(**STATES, bidirectional=True)
+    c, n, m = problem.cx
     sizes = "(num_layers*num_directions=4, batch_size=5, hidden_size=5)"
     for given, where, facts in [
         (c, "cx", ("tuple of 3", "c, n, m", (4, 5, 5))),
@@ -104,28 +106,27 @@ def test_several_states_are_a_tuple():
         ((c, n, m[:, :, :2]), "cx[2]", (sizes, (4, 5, 2))),
     ]:
         with pytest.raises((TypeError, ValueError), match=says(f"forward: {where}", *facts)):
-            rnnkit.forward(net.desc, net.w, net.x, net.hx, given)
+            rnnkit.forward(problem.desc, problem.w, problem.x, problem.hx, given)
 
 
 def test_state_that_overlaps_an_output_is_refused():
-    net = Network(STATES)
-    found = net.forward()
-    dw = np.zeros(net.w.size + net.dstates[1].size)
-    net.dstates[1] = dw[: net.dstates[1].size].reshape(net.dstates[1].shape)
+    problem = Problem(**STATES, bidirectional=True)
+    desc, w, (c, n, _) = problem.desc, problem.w, problem.cx
+    workspace, dw = problem.forward().workspace, np.zeros(w.size + c.size)
+    dcy = c, dw[: c.size].reshape(c.shape), n
     with pytest.raises(ValueError, match=says("backward: dw", "memory", "dcy")):
-        rnnkit.backward(net.desc, net.w, found.workspace, dcy=tuple(net.dstates), dw=dw[: net.w.size])
-    net.states[2] = found.workspace.state("m", 0)[2:]
+        rnnkit.backward(desc, w, workspace, dcy=dcy, dw=dw[: w.size])
     with pytest.raises(ValueError, match=says("forward: cx", "workspace")):
-        net.forward(workspace=found.workspace)
+        rnnkit.forward(desc, w, problem.x, problem.hx, (c, n, workspace.state("m", 0)[2:]), workspace=workspace)
 
 
 def test_workspace_has_the_states_of_every_step():
-    net = Network(STATES)
-    found = net.forward()
-    for number, name in enumerate(net.desc.states):
+    problem = Problem(**STATES, bidirectional=True, lengths=LENGTHS)
+    found = problem.forward()
+    for number, name in enumerate(problem.desc.states):
         after = found.workspace.state(name, 1)
         for n, length in enumerate(LENGTHS):
-            assert np.array_equal(after[length - 1, n] if length else net.states[number][2, n], found.cy[number][2, n])
+            assert np.array_equal(after[length - 1, n] if length else problem.cx[number][2, n], found.cy[number][2, n])
     assert np.array_equal(found.workspace.state("h", 1, 1), found.y[:, :, 5:])
     assert np.array_equal(found.workspace.cell(0), found.workspace.state("c", 0))
     with pytest.raises(ValueError, match=says("state: name", "h", "c", "n", "m", "'q'")):
@@ -244,15 +245,15 @@ def test_numbers_of_modules_take_the_dtype_of_the_network():
 
 
 def test_streams_equal_the_plan():
-    net = Network(STATES, "stack")
-    plan = rnnkit.prepare(net.desc, net.w)
-    stream, expected = plan.stream(5), plan.infer(net.x)
-    for row, values in zip(net.x[:3], expected.y, strict=False):
+    problem = Problem(**STATES)
+    plan, x = rnnkit.prepare(problem.desc, problem.w), problem.x
+    stream, expected = plan.stream(5), plan.infer(x)
+    for row, values in zip(x[:3], expected.y, strict=False):
         assert np.array_equal(stream.step(row, rows=[0, 1, 2, 3, 4]), values)
     again = plan.stream(5)
     again.restore(stream.state)
-    for row, values in zip(net.x[3:], expected.y[3:], strict=True):
+    for row, values in zip(x[3:], expected.y[3:], strict=True):
         assert np.array_equal(again.step(row), values)
-    stream.run(net.x[3:])
+    stream.run(x[3:])
     for one, other in zip(stream.state.values(), again.state.values(), strict=True):
         assert np.array_equal(one, other)

@@ -1,4 +1,4 @@
-"""Cells that no mode names, shipped and users' own: values, gradients and bits, and the laws every network keeps."""
+"""Cells that no mode names, shipped and users' own: values, gradients and bits. Their laws: cpu/test_algebra.py."""
 
 import json
 import re
@@ -8,31 +8,25 @@ import numpy as np
 import pytest
 from gradcheck import assert_gradients
 from messages import raises, says
-from several_states import assert_same
-from shipped_networks import KINDS, LENGTHS, OWN, SIZES, Network, arrays_of, as_given, cases, whole_heads
-from tolerances import GRADIENTS, OUTPUTS, assert_close, assert_gradient_close, assert_same_bits
+from other_cells import KINDS, OWN, cases
+from problems import Problem, gradient_problem, problem_of, step_loop
+from tolerances import GRADIENTS, OUTPUTS, assert_outputs_close, assert_same_results
 
 import rnnkit
 from rnnkit import cells
 from rnnkit.descriptor.saved import descriptor_json, descriptor_of
 
-in_each_dtype = pytest.mark.parametrize(("kind", "dtype"), cases())
-in_float64 = pytest.mark.parametrize("kind", cases(["float64"]))
+in_each_dtype = pytest.mark.parametrize(("cell", "dtype"), cases())
+in_float64 = pytest.mark.parametrize(("cell", "dtype"), cases(["float64"]))
+SIZES = {
+    "stack": dict(hidden_size=17, num_layers=2),
+    "two-directions": dict(hidden_size=5, num_layers=2, bidirectional=True),
+}
+of_each_size = pytest.mark.parametrize("size", SIZES)
 
 
-@pytest.fixture(params=SIZES)
-def size(request):
-    return request.param
-
-
-def columns(result, rows, time=slice(None)):
-    """Those of some sequences, and some steps."""
-    cut = {name: getattr(result, name)[time, rows] for name in ("y", "dx") if hasattr(result, name)}
-    for name in ("hy", "dhx"):
-        cut |= {name: getattr(result, name)[:, rows]} if hasattr(result, name) else {}
-    for name in ("cy", "dcx"):
-        cut |= {name: as_given([one[:, rows] for one in arrays_of(getattr(result, name, None))])}
-    return type(result)(**{name: cut.get(name) for name in result._fields})
+def network(cell, size, dtype="float64", lengths=(4, 0, 6, 1, 3)):
+    return problem_of(cell, **SIZES[size], dtype=dtype, seq_len=6, batch_size=5, lengths=lengths)
 
 
 # Values and gradients
@@ -44,182 +38,64 @@ def test_gradients_of_the_equations_are_right(kind, seed):
     assert all(row.right for row in rnnkit.check_cell(kind, seed))
 
 
+@of_each_size
 @in_each_dtype
-def test_values_equal_the_twin(kind, size, dtype):
-    net = Network(kind, size, dtype)
-    y, hy, states = net.reference()
-    found = net.forward()
-    assert_close("y", found.y, y, dtype)
-    assert_close("hy", found.hy, hy, dtype)
-    for name, ours, expected in zip(net.desc.states, arrays_of(found.cy), states, strict=True):
-        assert_close(name, ours, expected, dtype)
+def test_values_equal_the_twin(cell, dtype, size):
+    problem = network(cell, size, dtype)
+    assert_outputs_close(problem.forward(), problem.reference(), dtype)
 
 
+@of_each_size
 @in_float64
-def test_gradients_equal_central_differences(kind, size):
-    net = Network(kind, size)
-    names = [f"state {name}" for name in net.desc.states]
-
-    def run(blocks):
-        net.w = rnnkit.pack_weights(net.desc, {key: blocks[key] for key in rnnkit.weight_views(net.desc, net.w)})
-        net.x, net.hx, net.states = blocks["x"], blocks["hx"], [blocks[name] for name in names]
-        return net.forward()
-
-    def loss(blocks):
-        found = run(blocks)
-        ends = zip(arrays_of(found.cy), net.dstates, strict=True)
-        return float((found.y * net.dy).sum() + (found.hy * net.dhy).sum() + sum((c * d).sum() for c, d in ends))
-
-    def gradients(blocks):
-        dx, dhx, dcx, dw = net.backward(run(blocks).workspace)
-        return {"x": dx, "hx": dhx} | dict(zip(names, arrays_of(dcx), strict=True)) | rnnkit.weight_views(net.desc, dw)
-
-    given = {"x": net.x, "hx": net.hx} | dict(zip(names, net.states, strict=True))
-    assert_gradients(loss, gradients, given | rnnkit.weight_views(net.desc, net.w), seed=5)
+def test_gradients_equal_central_differences(cell, dtype, size):
+    assert_gradients(*gradient_problem(network(cell, size)), seed=5)
 
 
 # Bits
 
 
+@of_each_size
 @in_each_dtype
-def test_every_way_to_run_has_the_same_bits(kind, size, dtype):
-    net = Network(kind, size, dtype)
-    expected = net.forward()
-    gradients, plan = net.backward(expected.workspace), rnnkit.prepare(net.desc, net.w)
-    assert_same(plan.infer(net.x, net.hx, as_given(net.states), lengths=LENGTHS), expected, OUTPUTS)
-    kept = net.forward(checkpoint_steps=2)
-    assert_same(kept, expected, OUTPUTS)
-    assert_same(net.backward(kept.workspace), gradients)
-    again = net.forward(workspace=kept.workspace)
-    assert_same(again, expected, OUTPUTS)
-    assert_same(net.backward(again.workspace), gradients)
-    if not net.desc.bidirectional:
-        whole, hx, cx = plan.infer(net.x, net.hx, as_given(net.states)), net.hx, as_given(net.states)
-        for row, values in zip(net.x, whole.y, strict=True):
-            found, hx, cx = plan.step(row, hx, cx)
-            assert_same_bits("y", found, values)
-        assert_same(rnnkit.Infer(whole.y, hx, cx), whole)
+def test_every_way_to_run_has_the_same_bits(cell, dtype, size):
+    problem = network(cell, size, dtype)
+    expected = problem.forward()
+    gradients, plan = problem.backward(expected.workspace), rnnkit.prepare(problem.desc, problem.w)
+    planned = plan.infer(*problem.inputs[1:], lengths=problem.lengths_array)
+    assert_same_results(planned, expected, OUTPUTS)
+    kept = problem.forward(checkpoint_steps=2)
+    assert_same_results(kept, expected, OUTPUTS)
+    assert_same_results(problem.backward(kept.workspace), gradients, GRADIENTS)
+    again = problem.forward(workspace=kept.workspace)
+    assert_same_results(again, expected, OUTPUTS)
+    assert_same_results(problem.backward(again.workspace), gradients, GRADIENTS)
+    if not problem.bidirectional:
+        assert_same_results(step_loop(problem), plan.infer(*problem.inputs[1:]), OUTPUTS)
 
 
 @pytest.mark.cores(2)
 @in_float64
 @pytest.mark.usefixtures("threads_as_before")
-def test_threads_change_no_bit(kind):
-    results, x = [], np.random.default_rng(0).normal(size=(40, 9, 16))
-    desc = rnnkit.RNNDescriptor(kind, 16, whole_heads(kind, 70), 2, True, dtype="float64")
-    w = rnnkit.init_weights(desc, 0)
+def test_threads_change_no_bit(cell, dtype):
+    sizes = dict(hidden_size=70, num_layers=2, bidirectional=True, seq_len=40, batch_size=9, input_size=16)
+    problem, results = problem_of(cell, **sizes, dtype=dtype), []
     for threads in (1, 2):
         numba.set_num_threads(threads)
-        found = rnnkit.forward(desc, w, x)
-        results.append((found, rnnkit.backward(desc, w, found.workspace, found.y)))
-    assert_same(results[0][0], results[1][0])
-    assert_same(results[0][1], results[1][1])
+        found = problem.forward()
+        results.append((found, problem.backward(found.workspace)))
+    for one, two, names in zip(*results, (OUTPUTS, GRADIENTS), strict=True):
+        assert_same_results(one, two, names)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("activations", [(), (cells.Sigmoid(), cells.Tanh(), cells.Tanh())])
 def test_activated_lstm_has_the_bits_of_the_built_in_one(dtype, activations):
-    net = Network(cells.ActivatedLSTM(*activations), "stack", dtype)
-    found = net.forward()
-    gradients = net.backward(found.workspace)
-    net.desc = rnnkit.RNNDescriptor("lstm", 3, 17, 2, dtype=dtype)
-    expected = net.forward()
-    assert_same(found, expected)
-    assert_same(gradients, net.backward(expected.workspace))
-
-
-# Laws
-
-
-@in_each_dtype
-def test_batch_equals_its_sequences(kind, dtype):
-    net = Network(kind, "two-directions", dtype)
-    found, dw = net.forward(), np.zeros(net.w.shape)
-    gradients = net.backward(found.workspace)
-    for row, length in enumerate(LENGTHS):
-        alone = net.rows(slice(row, row + 1), slice(length))
-        own = alone.forward()
-        back = alone.backward(own.workspace)
-        assert_same(columns(found, slice(row, row + 1), slice(length)), own)
-        assert_same(columns(gradients, slice(row, row + 1), slice(length)), back, GRADIENTS[:3])
-        assert not found.y[length:, row].any() and not gradients.dx[length:, row].any()
-        dw += back.dw
-    assert_gradient_close("dw", gradients.dw, dw, dtype)
-
-
-@in_each_dtype
-@pytest.mark.parametrize("cut", [1, 4])
-def test_chunks_with_carried_state_equal_one_run(kind, dtype, cut):
-    net = Network(kind, "stack", dtype, lengths=None)
-    whole = net.forward()
-    gradients = net.backward(whole.workspace)
-    early, late = net.rows(slice(None), slice(cut)), net.rows(slice(None), slice(cut, None))
-    first = early.forward()
-    late.hx, late.states = first.hy, arrays_of(first.cy)
-    second = late.forward()
-    back = late.backward(second.workspace)
-    early.dhy, early.dstates = back.dhx, arrays_of(back.dcx)
-    front = early.backward(first.workspace)
-    assert_same_bits("y", np.concatenate([first.y, second.y]), whole.y)
-    assert_same(second, whole, ("hy", "cy"))
-    assert_gradient_close("dx", np.concatenate([front.dx, back.dx]), gradients.dx, dtype)
-    assert_gradient_close("dw", front.dw + back.dw, gradients.dw, dtype)
-    states = ([one.dhx, *arrays_of(one.dcx)] for one in (front, gradients))
-    for ours, expected in zip(*states, strict=True):
-        assert_gradient_close("of the states", ours, expected, dtype)
-
-
-@in_each_dtype
-def test_missing_state_is_zeros(kind, dtype):
-    absent, zeros = (Network(kind, "two-directions", dtype) for _ in range(2))
-    absent.hx, absent.states = None, []
-    zeros.hx, zeros.states = np.zeros_like(zeros.hx), [np.zeros_like(one) for one in zeros.states]
-    found, expected = absent.forward(), zeros.forward()
-    assert_same(found, expected)
-    assert_same(absent.backward(found.workspace), zeros.backward(expected.workspace))
-    assert all(np.isfinite(one).all() for one in (found.y, found.hy, *arrays_of(found.cy)))
-
-
-@in_each_dtype
-@pytest.mark.parametrize("garbage", [np.nan, 1e30])
-def test_padding_is_ignored(kind, dtype, garbage):
-    clean, dirty = (Network(kind, "two-directions", dtype) for _ in range(2))
-    padding = np.arange(len(dirty.x))[:, None] >= LENGTHS
-    dirty.x[padding] = dirty.dy[padding] = garbage
-    found, expected = dirty.forward(), clean.forward()
-    assert_same(found, expected)
-    assert_same(dirty.backward(found.workspace), clean.backward(expected.workspace))
-
-
-@in_each_dtype
-@pytest.mark.parametrize("lengths", [LENGTHS, (0,) * 5])
-def test_length_zero_passes_state_and_gradient_through(kind, dtype, lengths):
-    net = Network(kind, "two-directions", dtype, lengths=lengths)
-    found = net.forward()
-    gradients = net.backward(found.workspace)
-    empty = [n for n, length in enumerate(lengths) if length == 0]
-    before = [net.hx, *net.states, net.dhy, *net.dstates]
-    after = [found.hy, *arrays_of(found.cy), gradients.dhx, *arrays_of(gradients.dcx)]
-    for ours, passed in zip(after, before, strict=True):
-        assert_same_bits("passed", ours[:, empty], passed[:, empty])
-    assert not found.y[:, empty].any() and not gradients.dx[:, empty].any()
-    assert gradients.dw.any() == any(lengths)
-
-
-@in_each_dtype
-def test_arrays_may_be_in_any_memory_order(kind, dtype):
-    plain, other = (Network(kind, "two-directions", dtype) for _ in range(2))
-
-    def strided(array):
-        return np.repeat(array.swapaxes(0, 1), 2, axis=-1)[..., ::2].swapaxes(0, 1)
-
-    for name in ("x", "hx", "dy", "dhy"):
-        setattr(other, name, strided(getattr(other, name)))
-    other.states, other.dstates = list(map(strided, other.states)), list(map(strided, other.dstates))
-    found, expected = other.forward(), plain.forward()
-    assert_same(found, expected)
-    assert_same(other.backward(found.workspace), plain.backward(expected.workspace))
+    problem = Problem(cells.ActivatedLSTM(*activations), hidden_size=17, num_layers=2, dtype=dtype, seq_len=6)
+    built_in = problem.twin(mode="lstm")
+    built_in.__dict__["w"] = problem.w
+    found, expected = problem.forward(), built_in.forward()
+    assert_same_results(found, expected, OUTPUTS)
+    assert_same_results(problem.backward(found.workspace), built_in.backward(expected.workspace), GRADIENTS)
 
 
 # What they are given

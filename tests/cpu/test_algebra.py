@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from problems import CASES, CELLS, Problem
+from problems import ALL_CASES, CASES, problem_of
+from several_states import arrays_of, each_of
 from tolerances import (
     GRADIENTS,
     OUTPUTS,
@@ -15,18 +16,24 @@ from tolerances import (
 import rnnkit
 from rnnkit_kernels.machine import thread_pool
 
-of_each_cell = pytest.mark.parametrize(("cell", "dtype"), CASES)
+of_each_cell = pytest.mark.parametrize(("cell", "dtype"), ALL_CASES)
 
 SHAPE = dict(seq_len=7, batch_size=6, hidden_size=17, input_size=5)
+STACK = dict(num_layers=2, bidirectional=True)
 RAGGED = (7, 0, 3, 1, 7, 5)
 
 
 def make(cell, dtype, **options):
-    return Problem(**{**SHAPE, **CELLS[cell], "dtype": dtype, **options})
+    return problem_of(cell, **SHAPE | {"dtype": dtype} | options)
 
 
-def columns_of(array, columns):
-    return None if array is None else np.ascontiguousarray(array[:, columns])
+def columns_of(state, columns):
+    return each_of(lambda array: np.ascontiguousarray(array[:, columns]), state)
+
+
+def columns_of_all(result, columns):
+    """Of each field but dw, which the sequences share."""
+    return result._replace(**{name: columns_of(getattr(result, name), columns) for name in result._fields[:3]})
 
 
 def run_all(problem):
@@ -49,24 +56,30 @@ def assert_same_runs(actual, expected):
     assert_same_results(actual.infer(), expected.infer(), OUTPUTS)
 
 
-@of_each_cell
-@pytest.mark.parametrize("lengths", [None, RAGGED])
-@pytest.mark.parametrize("input_mode", ["linear", "skip"])
-def test_batch_has_the_bits_of_its_sequences_alone(cell, dtype, lengths, input_mode):
+def assert_batch_is_its_sequences(batch):
     """Their weight gradients add up."""
-    sizes = {"input_size": SHAPE["hidden_size"]} if input_mode == "skip" else {}
-    batch = make(cell, dtype, num_layers=2, bidirectional=True, lengths=lengths, input_mode=input_mode, **sizes)
     outputs, gradients = run_all(batch)
     dw = np.zeros(batch.w.shape)
-    for row, length in enumerate(lengths or [batch.seq_len] * batch.batch_size):
+    for row, length in enumerate(batch.lengths or [batch.seq_len] * batch.batch_size):
         found, back = run_row(batch, row, length)
         whole = outputs._replace(y=outputs.y[:length]), gradients._replace(dx=gradients.dx[:length])
         for all_rows, alone, names in zip(whole, (found, back), (OUTPUTS, GRADIENTS[:3]), strict=True):
-            for name in names:
-                assert_same_bits(name, columns_of(getattr(all_rows, name), slice(row, row + 1)), getattr(alone, name))
+            assert_same_results(columns_of_all(all_rows, slice(row, row + 1)), alone, names)
         assert not outputs.y[length:, row].any() and not gradients.dx[length:, row].any()
         dw += back.dw
-    assert_gradient_close("dw", gradients.dw, dw, dtype)
+    assert_gradient_close("dw", gradients.dw, dw, batch.dtype)
+
+
+@pytest.mark.parametrize(("cell", "dtype"), CASES)
+@pytest.mark.parametrize("lengths", [None, RAGGED])
+def test_batch_with_skipped_input_has_the_bits_of_its_sequences_alone(cell, dtype, lengths):
+    assert_batch_is_its_sequences(make(cell, dtype, input_size=17, input_mode="skip", **STACK, lengths=lengths))
+
+
+@of_each_cell
+@pytest.mark.parametrize("lengths", [None, RAGGED])
+def test_batch_has_the_bits_of_its_sequences_alone(cell, dtype, lengths):
+    assert_batch_is_its_sequences(make(cell, dtype, **STACK, lengths=lengths))
 
 
 @of_each_cell
@@ -85,17 +98,17 @@ def test_chunks_with_carried_state_are_one_run(cell, dtype, cut):
 
 @of_each_cell
 def test_missing_state_is_zeros(cell, dtype):
-    absent = make(cell, dtype, num_layers=2, bidirectional=True, lengths=RAGGED, states=False)
-    zeros = absent.twin()
-    zeros.__dict__["hx"] = np.zeros(zeros.hidden_shape, dtype)
-    zeros.__dict__["cx"] = np.zeros(zeros.cell_shape, dtype) if zeros.mode == "lstm" else None
+    absent = make(cell, dtype, **STACK, lengths=RAGGED, states=False)
+    zeros = absent.twin(states=True)
+    for name in ("hx", "cx"):
+        zeros.__dict__[name] = each_of(np.zeros_like, getattr(zeros, name))
     assert_same_runs(absent, zeros)
 
 
 @of_each_cell
 @pytest.mark.parametrize("garbage", [np.nan, np.inf, 1e30])
 def test_padding_is_ignored_whatever_it_holds(cell, dtype, garbage):
-    clean = make(cell, dtype, num_layers=2, bidirectional=True, lengths=RAGGED, dropout=0.5)
+    clean = make(cell, dtype, **STACK, lengths=RAGGED, dropout=0.5)
     dirty = clean.twin()
     dirty.x[~dirty.valid] = garbage
     dirty.dy[~dirty.valid] = garbage
@@ -106,14 +119,15 @@ def test_padding_is_ignored_whatever_it_holds(cell, dtype, garbage):
 @of_each_cell
 @pytest.mark.parametrize(("seq_len", "lengths"), [(7, RAGGED), (7, (0,) * 6), (0, None), (0, (0,) * 6)])
 def test_empty_sequences_pass_states_and_gradients_through(cell, dtype, seq_len, lengths):
-    problem = make(cell, dtype, num_layers=2, bidirectional=True, seq_len=seq_len, lengths=lengths)
+    problem = make(cell, dtype, **STACK, seq_len=seq_len, lengths=lengths)
     outputs, gradients = run_all(problem)
     planned = rnnkit.prepare(problem.desc, problem.w).infer(*problem.inputs[1:], lengths=problem.lengths_array)
     empty = [n for n, length in enumerate(lengths or (0,) * 6) if length == 0]
     passed = [("hy", found.hy, problem.hx) for found in (outputs, problem.infer(), planned)]
     passed += [("cy", found.cy, problem.cx) for found in (outputs, problem.infer(), planned)]
-    for name, found, given in (*passed, ("dhx", gradients.dhx, problem.dhy), ("dcx", gradients.dcx, problem.dcy)):
-        assert_same_bits(name, columns_of(found, empty), columns_of(given, empty))
+    for name, *pair in (*passed, ("dhx", gradients.dhx, problem.dhy), ("dcx", gradients.dcx, problem.dcy)):
+        for found, given in zip(*map(arrays_of, pair), strict=True):
+            assert_same_bits(name, found[:, empty], given[:, empty])
     assert outputs.y.shape == (seq_len, 6, 2 * problem.output_size) and gradients.dx.shape == problem.x.shape
     assert not outputs.y[:, empty].any() and not gradients.dx[:, empty].any()
     assert gradients.dw.any() == (seq_len > 0 and any(lengths))
@@ -153,16 +167,14 @@ def aligned(monkeypatch):
 @of_each_cell
 @pytest.mark.parametrize("moved", [strided, misaligned])
 def test_any_memory_order_gives_the_same_bits(aligned, cell, dtype, moved):
-    plain = make(cell, dtype, num_layers=2, bidirectional=True, lengths=RAGGED)
+    plain = make(cell, dtype, **STACK, lengths=RAGGED)
     other = plain.twin()
     for name in ("x", "hx", "cx", "dy", "dhy", "dcy"):
-        array = getattr(plain, name)
-        if array is not None:
-            other.__dict__[name] = moved(array)
+        other.__dict__[name] = each_of(moved, getattr(plain, name))
     assert_same_runs(other, plain)
     planned = rnnkit.prepare(plain.desc, plain.w).infer(*other.inputs[1:], lengths=plain.lengths_array)
     assert_same_results(planned, plain.infer(), OUTPUTS)
     problem = plain.twin(bidirectional=False, lengths=None)
     plan, arrays = rnnkit.prepare(problem.desc, problem.w), (problem.x[0], problem.hx, problem.cx)
-    found = plan.step(*(None if array is None else moved(array) for array in arrays))
+    found = plan.step(*(each_of(moved, state) for state in arrays))
     assert_same_results(found, plan.step(*arrays), OUTPUTS)

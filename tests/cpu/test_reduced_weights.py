@@ -15,8 +15,8 @@ from compiled import for_python
 from llvmlite import binding, ir
 from machine_code import compiled
 from messages import says
+from other_cells import KINDS, whole_heads
 from problems import CELLS, REDUCED, Problem
-from shipped_networks import KINDS, whole_heads
 from tolerances import OUTPUTS, assert_close, assert_same_results
 
 import rnnkit

@@ -9,8 +9,8 @@ from combinations import pairs
 from compiled import for_python
 from idle import forget
 from messages import says
-from problems import CELLS, FLOAT32, Problem
-from shipped_networks import INPUT, LENGTHS, N, T, arrays_of, cases
+from other_cells import cases
+from problems import FLOAT32, Problem, problem_of
 from tolerances import GRADIENTS, OUTPUTS, assert_same_results
 
 import rnnkit
@@ -103,45 +103,30 @@ REPEATED += [(10, dict(mode="gru", num_layers=2, dropout=0.5)), (10, dict(mode="
 SOME = [case for case in cases() if not case.marks or case.id == "slstm-heads-float64"]
 
 
-def problem_of(cell, batch, layers, options):
-    sizes = dict(zip(("seq_len", "batch_size", "lengths"), batch, strict=True))
-    return Problem(dtype="float32", **CELLS[cell] | sizes | layers | options)
+def sizes_of(batch):
+    return dict(zip(("seq_len", "batch_size", "lengths"), batch, strict=True), dtype="float32")
 
 
-def assert_reads_alike(reading, run):
+def assert_reads_alike(reading, problem):
     """Whether a call reads the weights where they are changes no bit."""
     found = []
     for in_place in (True, False):
         reading(in_place)
-        found.append(run())
+        result = problem.forward(seed=1)
+        found.append((problem.infer(), result, problem.backward(result.workspace)))
     for one, other, names in zip(*found, (OUTPUTS, OUTPUTS, GRADIENTS), strict=True):
-        for name in names:
-            pairs = zip(arrays_of(getattr(one, name)), arrays_of(getattr(other, name)), strict=True)
-            assert all(array.tobytes() == expected.tobytes() for array, expected in pairs), name
+        assert_same_results(one, other, names)
 
 
 @pytest.mark.parametrize(("cell", "batch", "layers", "options"), pairs(FLOAT32, BATCHES, LAYERS, OPTIONS))
 def test_calls_give_the_same_bits_with_packed_weights_or_not(reading, cell, batch, layers, options):
-    problem = problem_of(cell, batch, layers, options)
-
-    def run():
-        result = problem.forward(seed=1)
-        return problem.infer(), result, problem.backward(result.workspace)
-
-    assert_reads_alike(reading, run)
+    assert_reads_alike(reading, problem_of(cell, **sizes_of(batch), **layers, **options))
 
 
-@pytest.mark.parametrize(("kind", "dtype"), SOME)
-def test_cells_give_the_same_bits_with_packed_weights_or_not(reading, kind, dtype):
-    hidden_size = 17 if kind.declaration.heads == 1 else 20
-    net = rnnkit.Network(kind, INPUT, hidden_size, num_layers=2, dtype=dtype, seed=0)
-    x, dy = (np.random.default_rng(0).normal(size=(T, N, size)).astype(dtype) for size in (INPUT, hidden_size))
-
-    def run():
-        result = net.forward(x, lengths=LENGTHS)
-        return net.infer(x, lengths=LENGTHS), result, net.backward(result.workspace, dy)
-
-    assert_reads_alike(reading, run)
+@pytest.mark.parametrize(("cell", "dtype"), SOME)
+def test_cells_give_the_same_bits_with_packed_weights_or_not(reading, cell, dtype):
+    sizes = dict(hidden_size=17, num_layers=2, seq_len=6, batch_size=5, lengths=(4, 0, 6, 1, 3))
+    assert_reads_alike(reading, problem_of(cell, dtype=dtype, **sizes))
 
 
 def test_reentrant_infer_packs_its_weights_elsewhere(monkeypatch):
@@ -168,7 +153,7 @@ def test_reentrant_infer_packs_its_weights_elsewhere(monkeypatch):
 @pytest.mark.parametrize(("cell", "batch", "layers", "options"), pairs(FLOAT32, WITH_EMPTY, LAYERS, OPTIONS, each=1))
 def test_new_dw_is_fully_written(soil, cell, batch, layers, options):
     """To the bits that adding to zeros has."""
-    problem = problem_of(cell, batch, layers, options)
+    problem = problem_of(cell, **sizes_of(batch), **layers, **options)
     workspace = problem.forward(seed=1).workspace
     expected = problem.backward(workspace, dw=np.zeros_like(problem.w)).dw
     soil(0xFF)

@@ -2,7 +2,17 @@
 
 import numpy as np
 import pytest
-from tolerances import TABLE, assert_close, assert_gradient_close, assert_same_bits
+from tolerances import (
+    OUTPUTS,
+    TABLE,
+    assert_close,
+    assert_gradient_close,
+    assert_outputs_close,
+    assert_same_bits,
+    assert_same_results,
+)
+
+from rnnkit import Infer
 
 EXPECTED = np.arange(6.0).reshape(2, 3)
 
@@ -49,3 +59,14 @@ def test_different_type_and_sign_of_zero_are_found():
         assert_same_bits("y", EXPECTED.astype(np.float32), EXPECTED)
     with pytest.raises(AssertionError, match=r"\Ay\[0\] is"):
         assert_same_bits("y", np.array([0.0]), np.array([-0.0]))
+
+
+@pytest.mark.parametrize(
+    "cy", [(EXPECTED, changed(7.0)), (EXPECTED,), EXPECTED, None], ids=["value", "one", "array", "none"]
+)
+def test_each_of_several_states_is_compared(cy):
+    expected = Infer(EXPECTED, EXPECTED, (EXPECTED, EXPECTED))
+    assert_same_results(expected, expected, OUTPUTS)
+    for check in (assert_same_results, lambda found, wanted, _: assert_outputs_close(found, wanted, "float64")):
+        with pytest.raises(AssertionError, match=r"\Acy(\[1\]\[1, 2\] is|: expected a tuple of 2)"):
+            check(expected._replace(cy=cy), expected, OUTPUTS)

@@ -13,7 +13,7 @@ import own_cells
 import pytest
 from combinations import nightly
 from machine_code import DTYPES, assert_vectorized, both_codes, compiled, instructions
-from shipped_networks import DEFAULT, KINDS
+from other_cells import DEFAULT, KINDS
 
 from examples.gallery.gated import FastRNN, IntersectionRNN
 from examples.gallery.lstms import NAS

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import reference
 from combinations import nightly
+from other_cells import KINDS, OWN, cases, twin_activations, whole_heads
+from several_states import arrays_of, as_given
 
 import rnnkit
 from rnnkit.common.lazy import lazy
@@ -18,7 +20,7 @@ class Problem:
     Every value is a float32 number in either dtype, so a problem and its twin in the other dtype are the same.
     """
 
-    mode: str
+    mode: object  # a mode's name or a cell
     input_size: int = 3
     hidden_size: int = 4
     num_layers: int = 1
@@ -56,6 +58,11 @@ class Problem:
         )
 
     @property
+    def is_own(self):
+        """Whether the mode is a cell with equations of its own."""
+        return not isinstance(self.mode, str)
+
+    @property
     def directions(self):
         return 2 if self.bidirectional else 1
 
@@ -78,12 +85,19 @@ class Problem:
         return np.arange(self.seq_len)[:, None] < np.array(lengths)[None]
 
     def draw(self, stream, shape):
-        values = np.random.default_rng([self.seed, stream]).standard_normal(shape, np.float32)
+        values = np.random.default_rng([self.seed, *np.ravel(stream)]).standard_normal(shape, np.float32)
         return values.astype(self.dtype)
+
+    def draw_states(self, stream):
+        """One array for every state besides h."""
+        count = len(self.desc.states)
+        return [self.draw([stream, number] if number else stream, self.cell_shape) for number in range(count)]
 
     @lazy
     def w(self):
         """Scaled by 1/sqrt(H), so that states keep their size through steps and layers."""
+        if self.is_own:
+            return rnnkit.init_weights(self.desc, self.seed)
         values = np.random.default_rng([self.seed, 0]).uniform(-1, 1, rnnkit.num_weights(self.desc))
         return (values / np.sqrt(self.hidden_size)).astype(np.float32).astype(self.dtype)
 
@@ -97,7 +111,11 @@ class Problem:
 
     @lazy
     def cx(self):
-        return self.draw(3, self.cell_shape) if self.states and self.mode == "lstm" else None
+        """The states besides h; the normalizer of an SLSTM is far from 0."""
+        if not self.states:
+            return None
+        far = [3 if name == "n" else 0 for name in self.desc.states]
+        return as_given([state + one for state, one in zip(self.draw_states(3), far, strict=True)])
 
     @lazy
     def lengths_array(self):
@@ -113,7 +131,7 @@ class Problem:
 
     @lazy
     def dcy(self):
-        return self.draw(6, self.cell_shape) if self.mode == "lstm" else None
+        return as_given(self.draw_states(6))
 
     @property
     def inputs(self):
@@ -147,24 +165,16 @@ class Problem:
         return self.reference(dropout_masks(self, self.seed)).kink
 
     def reference(self, masks=None):
-        return reference.forward(
-            self.views,
-            self.x,
-            self.hx,
-            self.cx,
-            mode=self.mode,
-            hidden_size=self.hidden_size,
-            num_layers=self.num_layers,
-            bidirectional=self.bidirectional,
-            proj_size=self.proj_size,
-            cell_clip=self.cell_clip,
-            reset_after=self.reset_after,
-            lengths=self.lengths,
-            masks=masks,
-        )
+        sizes = dict(hidden_size=self.hidden_size, num_layers=self.num_layers, bidirectional=self.bidirectional)
+        given = self.views, self.x, self.hx, self.cx
+        if self.is_own:
+            kind, activations = type(self.mode).__name__, twin_activations(self.mode)
+            return reference.forward_own(kind, *given, **sizes, lengths=self.lengths, activations=activations)
+        options = dict(proj_size=self.proj_size, cell_clip=self.cell_clip, reset_after=self.reset_after)
+        return reference.forward(*given, mode=self.mode, **sizes, **options, lengths=self.lengths, masks=masks)
 
 
-# Every cell that the engine has, as fields of a Problem. The clip is narrow enough to bind in any of them.
+# Every cell that a mode names, as fields of a Problem. The clip is narrow enough to bind in any of them.
 CLIP = (-0.2, 0.3)
 CELLS = {
     "tanh": dict(mode="rnn_tanh"),
@@ -193,6 +203,18 @@ REDUCED = [
     for cell in CELLS
 ]
 """Cases of `parametrize` for a format of a plan's weights and a cell."""
+
+ALL_CASES = CASES + cases()
+"""Those, and cells that no mode names. For `problem_of`."""
+
+
+def problem_of(cell, **fields):
+    """A Problem of a cell by its name, of modes or not; it may need more units to have whole heads."""
+    if cell in CELLS:
+        return Problem(**fields | CELLS[cell])
+    kind = (KINDS | OWN)[cell]
+    return Problem(kind, **fields | {"hidden_size": whole_heads(kind, fields.get("hidden_size", 4))})
+
 
 # Differences, be they of float32 rounding or of a finite step, may not carry a value over a kink of ReLU or clip.
 KINK_MARGIN = 1e-3
@@ -252,21 +274,27 @@ def gradient_problem(problem):
 
     The loss is the product of all outputs with the problem's cotangents.
     """
-    blocks = {"x": problem.x, "hx": problem.hx, "cx": problem.cx, **problem.views}
+    states = [f"state {name}" for name in problem.desc.states]
+
+    def named(x, hx, cx, w):
+        beside = dict(zip(states, arrays_of(cx), strict=cx is not None))
+        return {"x": x, "hx": hx, **beside, **rnnkit.weight_views(problem.desc, w)}
 
     def run(arrays):
         w = rnnkit.pack_weights(problem.desc, {name: arrays[name] for name in problem.views})
-        states = arrays["x"], arrays.get("hx"), arrays.get("cx")
-        return w, rnnkit.forward(problem.desc, w, *states, lengths=problem.lengths_array, seed=problem.seed)
+        cx = as_given([arrays[name] for name in states if name in arrays])
+        given = arrays["x"], arrays.get("hx"), cx
+        return w, rnnkit.forward(problem.desc, w, *given, lengths=problem.lengths_array, seed=problem.seed)
 
     def loss(arrays):
-        outputs = run(arrays)[1][:3]
-        return sum(float(np.vdot(a, d)) for a, d in zip(outputs, problem.cotangents, strict=True) if d is not None)
+        pairs = zip(run(arrays)[1][:3], problem.cotangents, strict=True)
+        arrays = [zip(arrays_of(found), arrays_of(given), strict=True) for found, given in pairs]
+        return sum(float(np.vdot(a, d)) for pairs in arrays for a, d in pairs)
 
     def gradients(arrays):
         w, outputs = run(arrays)
-        dx, dhx, dcx, dw = rnnkit.backward(problem.desc, w, outputs.workspace, *problem.cotangents)
-        found = {"x": dx, "hx": dhx, "cx": dcx, **rnnkit.weight_views(problem.desc, dw)}
+        found = named(*rnnkit.backward(problem.desc, w, outputs.workspace, *problem.cotangents))
         return {name: found[name] for name in arrays}
 
+    blocks = named(problem.x, problem.hx, problem.cx, problem.w)
     return loss, gradients, {name: block for name, block in blocks.items() if block is not None}

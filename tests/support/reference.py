@@ -7,6 +7,7 @@ the default `gru` are cuDNN's and PyTorch's (arXiv 1406.1078v1), `gru` with `res
 from typing import NamedTuple
 
 import numpy as np
+from several_states import arrays_of, as_given
 
 
 class Result(NamedTuple):
@@ -254,19 +255,23 @@ ACTIVATIONS = {
 }
 
 
-def forward_own(name, weights, x, hx, states, *, hidden_size, num_layers, bidirectional, lengths, activations=()):
-    """Run a network of a user's cell; `states` are arrays (L*D, N, H). Returns y, hy and the states.
-
-    `activations` are functions that its step takes besides.
-    """
-    own, directions, size = OWN[name], 2 if bidirectional else 1, hidden_size
+def forward_own(
+    name, weights, x, hx=None, cx=None, *, hidden_size, num_layers, bidirectional, lengths=None, activations=()
+):
+    """Run a network of a cell that no mode names; `activations` are functions that its step takes besides."""
+    own, size, directions = OWN[name], hidden_size, 2 if bidirectional else 1
     of_w, of_r = own.gates.split(), (own.recurrent or own.gates).split()
-    hy, finals, y = np.array(hx, np.float64), [np.array(one, np.float64) for one in states], np.asarray(x, np.float64)
+    lengths = [len(x)] * x.shape[1] if lengths is None else lengths
+    states = [hx, *([None] * own.states if cx is None else arrays_of(cx))]
+    empty = np.zeros((num_layers * directions, x.shape[1], size))
+    hy, *finals = (empty.copy() if state is None else np.array(state, np.float64) for state in states)
+    y = np.asarray(x, np.float64)
     for row in range(num_layers * directions):
         layer, direction = divmod(row, directions)
         suffix = f"_l{layer}" + ("_reverse" if direction else "")
         block = pseudo_layer(weights, layer, direction)
-        vectors = {key.removesuffix(suffix): value for key, value in weights.items() if key.endswith(suffix)}
+        found = {key.removesuffix(suffix): value for key, value in weights.items() if key.endswith(suffix)}
+        vectors = {key: np.asarray(value, np.float64) for key, value in found.items()}
         if direction == 0:
             source, y = y, np.zeros((*x.shape[:2], directions * size))
         for n, length in enumerate(lengths):
@@ -281,7 +286,7 @@ def forward_own(name, weights, x, hx, states, *, hidden_size, num_layers, bidire
                 for one, value in zip(finals, after, strict=True):
                     one[row, n] = value
                 y[t, n, direction * size : (direction + 1) * size] = hy[row, n]
-    return y, hy, finals
+    return Result(y, hy, as_given(finals), None, None, np.inf)
 
 
 def pseudo_layer(weights, layer, direction):

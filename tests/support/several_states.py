@@ -1,13 +1,16 @@
-"""Compares results whose state is None, an array or a tuple of several."""
-
-from shipped_networks import arrays_of
-from tolerances import GRADIENTS, OUTPUTS, assert_same_bits
+"""A state as calls take and give it: None, an array or a tuple of several."""
 
 
-def assert_same(found, expected, names=OUTPUTS + GRADIENTS):
-    """The bits of the results that both have, arrays or tuples of them."""
-    for name in (name for name in names if hasattr(expected, name)):
-        ours, others = arrays_of(getattr(found, name)), arrays_of(getattr(expected, name))
-        assert len(ours) == len(others), name
-        for number, pair in enumerate(zip(ours, others, strict=True)):
-            assert_same_bits(f"{name}[{number}]", *pair)
+def arrays_of(value):
+    """The arrays of a state."""
+    return [] if value is None else list(value) if isinstance(value, tuple) else [value]
+
+
+def as_given(states):
+    """As a user gives them: None, an array or a tuple."""
+    return None if not states else states[0] if len(states) == 1 else tuple(states)
+
+
+def each_of(function, value):
+    """A state of what the function makes of its arrays."""
+    return as_given([function(one) for one in arrays_of(value)])

@@ -90,16 +90,27 @@ def assert_gradient_close_on_gpu(name, actual, expected, kind):
     assert_within(name, actual, expected, ON_GPU[kind].gradient)
 
 
+def pairs_of(actual, expected, names):
+    """The arrays of the named fields of two results, with their names."""
+    for name in names:
+        found, wanted = getattr(actual, name), getattr(expected, name)
+        if not isinstance(wanted, tuple):
+            yield name, found, wanted
+            continue
+        assert isinstance(found, tuple) and len(found) == len(wanted), f"{name}: expected a tuple of {len(wanted)}"
+        yield from ((f"{name}[{number}]", *pair) for number, pair in enumerate(zip(found, wanted, strict=True)))
+
+
 def assert_outputs_close(actual, expected, dtype):
     """assert_close for y, hy and cy of two results."""
-    for name in OUTPUTS:
-        assert_close(name, getattr(actual, name), getattr(expected, name), dtype)
+    for pair in pairs_of(actual, expected, OUTPUTS):
+        assert_close(*pair, dtype)
 
 
 def assert_gradients_close(actual, expected, dtype):
     """assert_gradient_close for dx, dhx, dcx and dw of two results."""
-    for name in GRADIENTS:
-        assert_gradient_close(name, getattr(actual, name), getattr(expected, name), dtype)
+    for pair in pairs_of(actual, expected, GRADIENTS):
+        assert_gradient_close(*pair, dtype)
 
 
 def assert_same_bits(name, actual, expected):
@@ -119,5 +130,5 @@ def assert_same_bits(name, actual, expected):
 
 def assert_same_results(actual, expected, names):
     """assert_same_bits for the named fields of two results."""
-    for name in names:
-        assert_same_bits(name, getattr(actual, name), getattr(expected, name))
+    for pair in pairs_of(actual, expected, names):
+        assert_same_bits(*pair)

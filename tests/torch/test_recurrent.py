@@ -7,7 +7,7 @@ import pytest
 import torch
 from messages import says
 from recurrent_modules import CELLS, LENGTHS, OPTIONS, F, H, N, T, assert_close, by_steps, gradients, inputs, module
-from shipped_networks import arrays_of, as_given
+from several_states import arrays_of, as_given
 from tolerances import assert_same_bits
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
