@@ -274,7 +274,7 @@ def gradient_problem(problem):
 
     The loss is the product of all outputs with the problem's cotangents.
     """
-    states = [f"state {name}" for name in problem.desc.states]
+    states = [f"cx[{number}]" if number else "cx" for number in range(len(problem.desc.states))]
 
     def named(x, hx, cx, w):
         beside = dict(zip(states, arrays_of(cx), strict=cx is not None))
