@@ -48,6 +48,15 @@ class Exact(Problem):
         scale = 2.0 ** -(self.hidden_size.bit_length() // 2)
         return self.draw(0, (rnnkit.num_weights(self.desc),)) * np.dtype(self.dtype).type(scale)
 
+    @cached_property
+    def cx(self):
+        """None for cells that no mode names, as in the table."""
+        return None if self.is_own else super().cx
+
+    @cached_property
+    def dcy(self):
+        return None if self.is_own else super().dcy
+
 
 # Sizes around the lanes of a vector register, which differ from CPU to CPU. They share few kinds of kernel, since each
 # CPU compiles all of them: cells in either dtype with two layers or directions, and one layer alone.

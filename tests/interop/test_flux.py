@@ -98,7 +98,7 @@ def gru_with_bias_inside():
 
 
 V3 = cell_of(**{"Wh_h\u0303": ones(2, 2)})
-OTHER_GRUS = "rnnkit.GRU; reset_after=True; reset_after=False; Keras; ONNX; r*h; Wh"
+OTHER_GRUS = "rnnkit.GRU | reset_after=True | reset_after=False | Keras | ONNX | r*h | Wh"
 VANILLA = cell_of(Wi=ones(2, 3), Wh=ones(2, 2))
 FROM_FLUX = [
     (lambda: from_flux(V3), f"cells | RNNCell | GRUCell | LSTMCell | GRUv3Cell | {OTHER_GRUS}"),

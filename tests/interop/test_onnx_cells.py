@@ -152,7 +152,7 @@ REFUSED = [
     (dict(input_forget=2), "input_forget | 0 | 1 | 2"),
     (dict(clip=1.0, input_forget=1), "clip | None | 1.0"),
 ]
-SLOPE = "mode, ActivatedLSTM's candidate, alpha; finite; 0; -0.1"
+SLOPE = "mode, ActivatedLSTM's candidate, alpha | finite | 0 | -0.1"
 
 
 def given(changed):

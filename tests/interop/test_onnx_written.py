@@ -110,14 +110,14 @@ def test_one_initial_state_serves_all_sequences(tmp_path):
 
 LSTM, GRU = rnnkit.LSTM(3, 4), rnnkit.GRU(3, 4)
 REFUSED = [
-    (rnnkit.LSTM(3, 4, proj_size=2), {}, "net.desc.proj_size; None; 2; ONNX"),
-    (rnnkit.LSTM(3, 4, cell_clip=(-1, 1)), {}, "net.desc.cell_clip; None; (-1.0, 1.0)"),
-    (rnnkit.GRU(3, 4, dtype="float64"), {}, "net.desc.dtype; float32; 'float64'; ONNX Runtime"),
-    (rnnkit.GRU(3, 4, bidirectional=True), dict(reverse=True), "reverse; False"),
-    (GRU, dict(inputs=["hx", "cx"]), "inputs; hx, lengths; 'hx', 'cx'"),
-    (LSTM, dict(inputs=["x", [0]]), "inputs; hx, cx, lengths; 'x', [0]"),
-    (GRU, dict(inputs="hx"), "TypeError inputs; collection; str"),
-    ("net", {}, "TypeError net; rnnkit.RNN; GRU; LSTM; str"),
+    (rnnkit.LSTM(3, 4, proj_size=2), {}, "net.desc.proj_size | None | 2 | ONNX"),
+    (rnnkit.LSTM(3, 4, cell_clip=(-1, 1)), {}, "net.desc.cell_clip | None | (-1.0, 1.0)"),
+    (rnnkit.GRU(3, 4, dtype="float64"), {}, "net.desc.dtype | float32 | 'float64' | ONNX Runtime"),
+    (rnnkit.GRU(3, 4, bidirectional=True), dict(reverse=True), "reverse | False"),
+    (GRU, dict(inputs=["hx", "cx"]), "inputs | hx, lengths | 'hx', 'cx'"),
+    (LSTM, dict(inputs=["x", [0]]), "inputs | hx, cx, lengths | 'x', [0]"),
+    (GRU, dict(inputs="hx"), "TypeError inputs | collection | str"),
+    ("net", {}, "TypeError net | rnnkit.RNN | GRU | LSTM | str"),
 ]
 
 

@@ -120,8 +120,8 @@ def zeros(*shape, dtype="f4"):
 
 DESC, WIDE, MODEL = "RNNDescriptor('gru', 3, 2, num_layers=", zeros(6, 3), Model(make_module("gru"))
 GONE = [f"{name}_l{n}_reverse" for n in (0, 1) for name in ("weight_ih", "weight_hh", "bias_ih")] + ["bias_hh_l1"]
-REVERSE = "; ".join([f"16; {DESC}2, bidirectional=True); 8; missing; bias_hh_l0_reverse", *GONE])
-REST, KNOWN = "weight_hh_l2; bias_ih_l2; bias_hh_l2", "nn.RNN; nn.GRU; nn.LSTM"
+REVERSE = " | ".join([f"16 | {DESC}2, bidirectional=True) | 8 | missing | bias_hh_l0_reverse", *GONE])
+REST, KNOWN = "weight_hh_l2 | bias_ih_l2 | bias_hh_l2", "nn.RNN | nn.GRU | nn.LSTM"
 FROM_TORCH = [
     (gru_entries(weight_hh_l1=None), f"source | 8 | {DESC}2) | 7 | missing: weight_hh_l1"),
     (gru_entries(weight_ih_l0=None), "source | layer 0 | 1 | missing: weight_ih_l0"),
@@ -144,11 +144,11 @@ FROM_TORCH = [
     (torch.optim.SGD([torch.zeros(1)]), "TypeError source | PyTorch | Module | dict | torch.optim.sgd.SGD"),
 ]
 OPTIONS = [
-    (MODEL, dict(prefix="rnn"), "source; rnn.weight_hh_l0; 10; prefix='encoder.rnn'"),
-    (make_module("gru"), dict(dropout=0.5), "dropout; module; 0.5"),
-    (make_module("relu"), dict(nonlinearity="relu"), "nonlinearity; module; relu"),
-    (gru_entries(), dict(nonlinearity="tanh"), 'nonlinearity; mode="gru"; tanh'),
-    (make_module("tanh").state_dict(), dict(nonlinearity="sigmoid"), "nonlinearity; tanh; relu; sigmoid"),
+    (MODEL, dict(prefix="rnn"), "source | rnn.weight_hh_l0 | 10 | prefix='encoder.rnn'"),
+    (make_module("gru"), dict(dropout=0.5), "dropout | module | 0.5"),
+    (make_module("relu"), dict(nonlinearity="relu"), "nonlinearity | module | relu"),
+    (gru_entries(), dict(nonlinearity="tanh"), 'nonlinearity | mode="gru" | tanh'),
+    (make_module("tanh").state_dict(), dict(nonlinearity="sigmoid"), "nonlinearity | tanh | relu | sigmoid"),
 ]
 
 
@@ -164,19 +164,19 @@ def test_from_torch_refuses_unfit_sources(call, kind, expected):
 
 
 GRU, NO_BIAS = rnnkit.GRU(3, 2), rnnkit.GRU(3, 2, bias="none")
-BIASES = "bias_ih_l0; bias_hh_l0"
+BIASES = "bias_ih_l0 | bias_hh_l0"
 TO_TORCH = [
-    (rnnkit.LSTM(3, 2, cell_clip=(-1, 1)), None, "net.desc.cell_clip; None; (-1.0, 1.0); PyTorch"),
-    (rnnkit.GRU(3, 2, reset_after=False), None, "net.desc.reset_after; True; False; PyTorch"),
-    (rnnkit.GRU(2, 2, input_mode="skip"), None, "net.desc.input_mode; linear; skip; PyTorch"),
-    (rnnkit.GRU(3, 2, dtype="float16"), None, "net.desc.dtype; float32; float64; float16; PyTorch"),
-    ("net", None, "TypeError net; rnnkit.RNN; GRU; LSTM; str"),
-    (GRU, "module", "TypeError module; PyTorch; Module; str"),
-    (GRU, torch.nn.GRU(3, 2, bias=False), f"module; 4; RNNDescriptor('gru', 3, 2); 2; missing; {BIASES}"),
-    (NO_BIAS, torch.nn.GRU(3, 2), f"module; 2; RNNDescriptor('gru', 3, 2, bias='none'); 4; unknown; {BIASES}"),
-    (GRU, torch.nn.LSTM(3, 2), "weight_ih_l0; (3*hidden_size=6, input_size=3); (8, 3)"),
-    (GRU, torch.nn.GRU(3, 2).double(), "TypeError weight_ih_l0; float32; float64; .float()"),
-    (rnnkit.RNN(3, 2, nonlinearity="relu"), torch.nn.RNN(3, 2), "module; mode=\"rnn_relu\"; nonlinearity='tanh'"),
+    (rnnkit.LSTM(3, 2, cell_clip=(-1, 1)), None, "net.desc.cell_clip | None | (-1.0, 1.0) | PyTorch"),
+    (rnnkit.GRU(3, 2, reset_after=False), None, "net.desc.reset_after | True | False | PyTorch"),
+    (rnnkit.GRU(2, 2, input_mode="skip"), None, "net.desc.input_mode | linear | skip | PyTorch"),
+    (rnnkit.GRU(3, 2, dtype="float16"), None, "net.desc.dtype | float32 | float64 | float16 | PyTorch"),
+    ("net", None, "TypeError net | rnnkit.RNN | GRU | LSTM | str"),
+    (GRU, "module", "TypeError module | PyTorch | Module | str"),
+    (GRU, torch.nn.GRU(3, 2, bias=False), f"module | 4 | RNNDescriptor('gru', 3, 2) | 2 | missing | {BIASES}"),
+    (NO_BIAS, torch.nn.GRU(3, 2), f"module | 2 | RNNDescriptor('gru', 3, 2, bias='none') | 4 | unknown | {BIASES}"),
+    (GRU, torch.nn.LSTM(3, 2), "weight_ih_l0 | (3*hidden_size=6, input_size=3) | (8, 3)"),
+    (GRU, torch.nn.GRU(3, 2).double(), "TypeError weight_ih_l0 | float32 | float64 | .float()"),
+    (rnnkit.RNN(3, 2, nonlinearity="relu"), torch.nn.RNN(3, 2), "module | mode=\"rnn_relu\" | nonlinearity='tanh'"),
 ]
 
 
