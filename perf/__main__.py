@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,21 +28,26 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
 
+_PRINTING = {
+    "calls": "call_suite",
+    "episodes": "episode_suite",
+    "masks": "mask_suite",
+    "norms": "norm_suite",
+    "subnormals": "subnormal_suite",
+}
+"""Modules of suites that print their rows."""
+
+
 def _run(args: argparse.Namespace) -> int:
     from perf import compare, report
 
-    if args.suite not in ("engines", "reduced") and find_spec("torch") is None:
+    if args.suite not in ("engines", "reduced", "masks") and find_spec("torch") is None:
         rows = f"--suite {args.suite} needs PyTorch: {to_install('torch')}"
     elif args.suite == "gallery":
         return _run_gallery(args)
-    elif args.suite == "calls":
-        return _run_calls(args)
-    elif args.suite == "episodes":
-        return _run_episodes(args)
-    elif args.suite == "norms":
-        return _run_norms(args)
-    elif args.suite == "subnormals":
-        return _run_subnormals(args)
+    elif args.suite in _PRINTING:
+        suite = import_module(f"perf.{_PRINTING[args.suite]}")
+        return _run_printing(args, suite.run, suite.CASES[0].name, getattr(suite, "COMPILED", None))
     elif args.suite == "programs":
         return _run_programs(args)
     else:
@@ -72,13 +78,6 @@ def _rows(args: argparse.Namespace) -> list[dict[str, Any]] | str:
     return run.run(pairs, args.against, threads, args.seconds, args.out, args.device)
 
 
-def _run_calls(args: argparse.Namespace) -> int:
-    """Time PyTorch's modules, plain and accelerated; return the exit status."""
-    from perf import call_suite
-
-    return _run_printing(args, call_suite.run, call_suite.CALLS[0].name)
-
-
 def _run_gallery(args: argparse.Namespace) -> int:
     """Time cells of papers against torchrecurrent's; return the exit status."""
     from perf import gallery_suite
@@ -87,27 +86,6 @@ def _run_gallery(args: argparse.Namespace) -> int:
         print(f"perf: --suite gallery needs torchrecurrent: {to_install('torchrecurrent')}", file=sys.stderr)
         return 2
     return _run_printing(args, gallery_suite.run, gallery_suite.names()[0], gallery_suite.COMPILED)
-
-
-def _run_episodes(args: argparse.Namespace) -> int:
-    """Time training steps over episodes against a loop; return the exit status."""
-    from perf import episode_suite
-
-    return _run_printing(args, episode_suite.run, episode_suite.CASES[0].name, episode_suite.COMPILED)
-
-
-def _run_norms(args: argparse.Namespace) -> int:
-    """Time cells with layer norm and noise against plain cells and a loop; return the exit status."""
-    from perf import norm_suite
-
-    return _run_printing(args, norm_suite.run, norm_suite.CASES[0].name)
-
-
-def _run_subnormals(args: argparse.Namespace) -> int:
-    """Time what subnormal numbers slow down; return the exit status."""
-    from perf import subnormal_suite
-
-    return _run_printing(args, subnormal_suite.run, subnormal_suite.CASES[0].name)
 
 
 def _run_printing(args: argparse.Namespace, run: Callable[..., Any], example: str, compiled: str | None = None) -> int:
@@ -204,14 +182,15 @@ def build_parser() -> argparse.ArgumentParser:
     suite = "engines: networks beside other engines (default); cells: cells that are no modes beside loops over time; "
     suite += "gallery: cells of papers beside torchrecurrent's; torch, calls, programs: training steps of PyTorch's "
     suite += "models, calls of its modules and whole programs with and without rnnkit.torch; episodes: resets in one "
-    suite += "call beside a loop over the steps; norms: cells with layer norm and noise beside plain ones and a loop; "
-    suite += "subnormals: what subnormal numbers slow down; reduced: plans with quantized weights"
-    suites = "engines", "cells", "gallery", "torch", "calls", "episodes", "norms", "programs", "subnormals", "reduced"
+    suite += "call beside a loop over the steps; masks: steps to skip beside lengths; norms: cells with layer norm and "
+    suite += "noise beside plain ones and a loop; subnormals: what subnormal numbers slow down; reduced: plans with "
+    suite += "quantized weights"
+    suites = "engines", "cells", "gallery", "torch", "programs", "reduced", *_PRINTING
     command.add_argument("--suite", choices=suites, default="engines", help=suite)
     cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, "
-    cases += "gru-t1-n1-h32-l1/train for calls, lstm-n8-h64-e5 for episodes, zoneout-lstm-* for norms, skorch/gru "
-    cases += "for programs, lstm-t200-n16-h128 for subnormals, or ds2-int8/lstm/infer for reduced, with commas "
-    cases += "(default: all)"
+    cases += "gru-t1-n1-h32-l1/train for calls, lstm-n8-h64-e5 for episodes, lstm-t50-n16-h128-left/* for masks, "
+    cases += "zoneout-lstm-* for norms, skorch/gru for programs, lstm-t200-n16-h128 for subnormals, or "
+    cases += "ds2-int8/lstm/infer for reduced, with commas (default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
     device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device)

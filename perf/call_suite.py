@@ -39,7 +39,7 @@ class Call(NamedTuple):
 
 
 _STEPS, _ROWS, _SIZES = (1, 5, 20, 100), (1, 8, 32), (16, 32, 64, 100, 128, 256, 512)
-CALLS = tuple(Call(*one) for one in product(("GRU", "LSTM", "RNN"), _STEPS, _ROWS, _SIZES, _LAYERS, ("infer", "train")))
+CASES = tuple(Call(*one) for one in product(("GRU", "LSTM", "RNN"), _STEPS, _ROWS, _SIZES, _LAYERS, ("infer", "train")))
 
 
 class Row(NamedTuple):
@@ -63,7 +63,7 @@ class Row(NamedTuple):
 def run(pattern: str, threads: list[int], seconds: float) -> list[Row]:
     """Time the calls whose names match one of the patterns; print each, then how many are slower than PyTorch's own,
     and the worst."""
-    calls = {call.name: call for call in CALLS}
+    calls = {call.name: call for call in CASES}
     rows = timed(calls, pattern, threads, lambda call, count: measure(call, count, seconds))
     worst = sorted(rows, key=lambda row: row.ratio)
     print(f"{sum(row.ratio < 1 for row in rows)} of {len(rows)} below 1.0")

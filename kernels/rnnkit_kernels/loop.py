@@ -35,26 +35,27 @@ ALONE, LEADS, FOLLOWS = range(3)
 
 
 @per_cell
-def columns_of_input(declaration):
-    """Build the function (cell, hidden_size) -> first columns of the gates that W x is added to."""
-    columns = columns_of_slots(declaration.products[0].slots)
-    return lambda cell, hidden_size: columns(hidden_size)
+def project_inputs(declaration):
+    """Build the function gates of the rows = bias + x . W; with "skip" input every gate receives x itself. Without W
+    nothing is read."""
+    if not declaration.input_gates:
+        return lambda cell, sizes, weights, x, gates, rows, vectors: None
+    columns_of_input = columns_of_slots(declaration.products[0].slots)
 
+    def project(cell, sizes, weights, x, gates, rows, vectors):
+        if sizes.input > 0:
+            product_with(gates, x, rows, weights.products[0], vectors, weights.bias, True, False)
+            return
+        units = columns_of(weights.bias, vectors, sizes.hidden)
+        for row in range(rows.start, rows.stop):
+            values = row_part(x, row, units)
+            for column in columns_of_input(sizes.hidden):
+                columns = Range(column + units.start, column + units.stop)
+                gate, bias = row_part(gates, row, columns), part(weights.bias, columns.start, columns.stop)
+                for j in range(units.stop - units.start):
+                    gate[j] = bias[j] + values[j]
 
-@inner
-def project_inputs(cell, sizes, weights, x, gates, rows, vectors):
-    """Gates of the rows = bias + x . W; without W ("skip" input) every gate receives x itself."""
-    if sizes.input > 0:
-        product_with(gates, x, rows, weights.products[0], vectors, weights.bias, True, False)
-        return
-    units = columns_of(weights.bias, vectors, sizes.hidden)
-    for row in range(rows.start, rows.stop):
-        values = row_part(x, row, units)
-        for column in columns_of_input(cell, sizes.hidden):
-            columns = Range(column + units.start, column + units.stop)
-            gate, bias = row_part(gates, row, columns), part(weights.bias, columns.start, columns.stop)
-            for j in range(units.stop - units.start):
-                gate[j] = bias[j] + values[j]
+    return project
 
 
 @per_cell

@@ -13,7 +13,6 @@ from .loop import (
     FOLLOWS,
     LEADS,
     ROWS,
-    columns_of_input,
     next_share,
     num_shares,
     role_of,
@@ -31,7 +30,7 @@ from .machine.registers import not_inlined
 from .machine.small import flushed
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
 from .operands import Gradients, Step
-from .phases import all_of, matrix_of, noinline_if_many_phases, per_cell
+from .phases import all_of, columns_of_slots, matrix_of, noinline_if_many_phases, per_cell
 from .products import OF_OUTPUT, OF_UNITS, vectors_of_head
 from .stages import runner
 from .weight_gradient import (
@@ -192,19 +191,27 @@ def _run_step_backward(cell, step, rows, team):
         barrier(team)
 
 
-@inner
-def _input_gradient(cell, sizes, term, zeros, dx, dgates, rows):
-    """dx of the rows = the gates' gradients . W; without W ("skip" input) their sum."""
-    if sizes.input > 0:
-        vectors = Range(0, vectors_of(zeros, sizes.input))
-        own = shifted(dgates, term.first)
-        product_of_rows(dx, own, rows, term.packed, term.weight, vectors, zeros, True, False)
-        return
-    for row in range(rows.start, rows.stop):
-        total = row_part(dx, row, Range(0, sizes.hidden))
-        clear(total)
-        for column in columns_of_input(cell, sizes.hidden):
-            add(total, row_part(dgates, row, Range(column, column + sizes.hidden)))
+@per_cell
+def _input_gradient(declaration):
+    """Build the function dx of the rows = the gates' gradients . W; with "skip" input their sum. Without W there is no
+    dx."""
+    if not declaration.input_gates:
+        return lambda cell, sizes, term, zeros, dx, dgates, rows: None
+    columns_of_input = columns_of_slots(declaration.products[0].slots)
+
+    def gradient(cell, sizes, term, zeros, dx, dgates, rows):
+        if sizes.input > 0:
+            vectors = Range(0, vectors_of(zeros, sizes.input))
+            own = shifted(dgates, term.first)
+            product_of_rows(dx, own, rows, term.packed, term.weight, vectors, zeros, True, False)
+            return
+        for row in range(rows.start, rows.stop):
+            total = row_part(dx, row, Range(0, sizes.hidden))
+            clear(total)
+            for column in columns_of_input(sizes.hidden):
+                add(total, row_part(dgates, row, Range(column, column + sizes.hidden)))
+
+    return gradient
 
 
 @inner

@@ -1,6 +1,6 @@
 """Checks of the arguments of a call: each raises on a bad argument.
 
-Most return None. `lengths`, `resets`, `integers` and `first_row` return the converted value, `initial` a bool. The
+Most return None. `lengths`, `marks`, `integers` and `first_row` return the converted value, `initial` a bool. The
 first parameter is the name of the calling function, for the message. A valid argument costs a few attribute
 comparisons; only an invalid one takes the slow path that finds out why.
 """
@@ -166,18 +166,29 @@ def lengths(function: str, value: Any, seq_len: int, batch_size: int) -> ndarray
     return found.astype(np.int64, copy=False)
 
 
-def resets(function: str, value: Any, *shape: int) -> ndarray | None:
-    """Check resets: an array or sequence on the host, (T, N), or (N,) for one step, of bool, or of integers or floats
-    that are 0 or 1; None means no resets. Returns bool."""
+def marks(function: str, name: str, value: Any, *shape: int) -> ndarray | None:
+    """Check `resets` or `mask`: an array or sequence on the host, (T, N), or (N,) for one step, of bool, or of integers
+    or floats that are 0 or 1; None means not given. Returns bool."""
     if value is None:
         return None
-    found = integers(function, "resets", value, "biuf", "hold bool, integers or floats")
+    found = integers(function, name, value, "biuf", "hold bool, integers or floats")
     if found.shape != shape:
-        raise wrong_shape(function, "resets", shape, ("seq_len", "batch_size")[-len(shape) :], found.shape)
-    marks = found != 0
-    if found.dtype.kind != "b" and (wrong := found[marks] != 1).any():
-        raise ValueError(message(function, "resets", "contain only 0 and 1", found[marks][wrong][0]))
-    return marks
+        raise wrong_shape(function, name, shape, ("seq_len", "batch_size")[-len(shape) :], found.shape)
+    is_one = found != 0
+    if found.dtype.kind != "b" and (wrong := found[is_one] != 1).any():
+        raise ValueError(message(function, name, "contain only 0 and 1", found[is_one][wrong][0]))
+    return is_one
+
+
+def no_reset_is_skipped(function: str, resets: ndarray | None, listed: ndarray, lengths: ndarray | None) -> None:
+    """Check that no reset, (T, N) or (N,) of one step, stands at a step that a mask skips, within the lengths."""
+    if resets is None or not (skipped := resets & ~listed).any():
+        return
+    if lengths is not None:
+        skipped &= np.arange(len(skipped))[:, None] < lengths
+    for place in np.argwhere(skipped)[:1].tolist():
+        expected = "be 0 where mask is 0: mark the next step that is not skipped"
+        raise ValueError(message(function, f"resets{place}", expected, 1))
 
 
 def initial(function: str, value: Any, resets: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from rnnkit.call import checks
+from rnnkit.call.mask import Mask
 from rnnkit.call.steps import LISTED_ROWS, Steps, steps_of
 from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
@@ -24,12 +25,19 @@ ZEROS = "zeros"  # the default of `initial`; the fast path compares it with `is`
 class CallOptions(NamedTuple):
     """The options of a call, checked, in the order of the documentation."""
 
-    steps: Steps  # by `lengths`, `resets` and `initial`
+    steps: Steps  # that run, by `lengths`, `mask`, `resets` and `initial`
     seed: int | None = None  # None if nothing is random
     checkpoint_steps: int | None = None
     precision: Precision | None = None  # of `prepare`
     resets: bool = False  # whether `resets` was given, even if all are 0
     first_row: int = 0  # its index in the whole batch
+    masked: bool = False  # whether `mask` was given, even if all are 1
+    mask: Mask | None = None  # None: no step is skipped
+
+    @property
+    def seq_len(self) -> int:
+        """Number of steps, with those that are skipped."""
+        return self.steps.seq_len if self.mask is None else self.mask.seq_len
 
 
 def options_of(
@@ -44,33 +52,63 @@ def options_of(
     resets: Any = None,
     initial: Any = ZEROS,
     first_row: Any = 0,
+    mask: Any = None,
 ) -> CallOptions:
     """Check and return the options of a call on `seq_len` steps and `batch_size` rows; None means not given."""
-    all_default = lengths is seed is checkpoint_steps is precision is resets is None and initial is ZEROS
+    all_default = lengths is seed is checkpoint_steps is precision is resets is mask is None and initial is ZEROS
     if all_default and first_row == 0 and batch_size <= LISTED_ROWS:
         return _default_options(seq_len, batch_size)
-    from_hx = checks.initial(function, initial, resets)
-    lengths = checks.lengths(function, lengths, seq_len, batch_size)
-    steps = steps_of(seq_len, batch_size, lengths, checks.resets(function, resets, seq_len, batch_size), from_hx)
+    from_hx, shape = checks.initial(function, initial, resets), (seq_len, batch_size)
+    lengths = checks.lengths(function, lengths, *shape)
+    marks = checks.marks(function, "resets", resets, *shape)
+    skipping = (
+        None if mask is None else _skipping(function, checks.marks(function, "mask", mask, *shape), lengths, marks)
+    )
+    if skipping is not None:
+        lengths, shape = skipping.counts, (skipping.max_count, batch_size)
+        marks = None if marks is None else skipping.taken(marks)
     checks.seed(function, seed)
     return CallOptions(
-        steps,
+        steps_of(*shape, lengths, marks, from_hx),
         seed if desc.draws else None,
         checked_checkpoint_steps(function, checkpoint_steps),
         _checked_precision(function, precision),
         resets is not None,
         checks.first_row(function, first_row, batch_size),
+        mask is not None,
+        skipping,
     )
 
 
-def checked_resets(
-    function: str, desc: RNNDescriptor, value: Any, rows: int, call: str, place: str
-) -> np.ndarray | None:
-    """Check the resets of one step, (N,) bool, and that `call` supports them; None means no resets."""
-    resets = checks.resets(function, value, rows)
-    if resets is not None:
-        check(function, desc, options_of(function, desc, 1, rows, resets=resets[None]), call, place)
-    return resets
+def _skipping(function: str, listed: np.ndarray, lengths: Any, resets: Any) -> Mask | None:
+    """Return the mask of a batch, (T, N) bool, or None if it skips no step within the lengths."""
+    checks.no_reset_is_skipped(function, resets, listed, lengths)
+    if listed.all():
+        return None
+    if lengths is not None:
+        within = np.arange(len(listed))[:, None] < lengths
+        if (listed | ~within).all():
+            return None
+        listed = listed & within
+    return Mask(listed, lengths)
+
+
+def marks_of_step(
+    function: str, desc: RNNDescriptor, resets: Any, mask: Any, rows: int, call: str, place: str
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Check `resets` and `mask` of one step, and that `call` supports them. Return which rows to reset and which to
+    skip, (N,) bool; None: none."""
+    if resets is mask is None:  # a step of a small network takes 2 us
+        return None, None
+    anew, listed = checks.marks(function, "resets", resets, rows), checks.marks(function, "mask", mask, rows)
+    if listed is not None:
+        checks.no_reset_is_skipped(function, anew, listed, None)
+    of_call = {name: None if one is None else one[None] for name, one in (("resets", anew), ("mask", listed))}
+    check(function, desc, options_of(function, desc, 1, rows, **of_call), call, place)
+    skipped = None if listed is None else ~listed
+    return (anew if anew is not None and anew.any() else None), (
+        skipped if mask is not None and skipped.any() else None
+    )
 
 
 @lru_cache(maxsize=4)  # a training loop uses the same sizes in each call
@@ -132,6 +170,13 @@ _RESETS = Unsupported(
     "be None on CuPy arrays",
     lambda _, options: "some",
     "cuDNN does not support resets: loop over the steps, or run the network on NumPy arrays",
+)
+_MASK = Unsupported(
+    BackendError,
+    "mask",
+    "be None on CuPy arrays",
+    lambda _, options: "one",
+    "cuDNN skips no steps: pass lengths if they stand at the end, or run the network on NumPy arrays",
 )
 _FIRST_ROW = Unsupported(
     BackendError,
@@ -198,6 +243,7 @@ _WHOLE_SEQUENCE_ONLY = *(YES,) * 4, *(_TWO_DIRECTIONS,) * 3
 
 TABLE = {  # by the title in the docs: whether the option is used, its entries by CALLS, those by PLACES
     "`lengths`": _row(lambda _, options: options.steps.padded, _SEQUENCES, YES, YES, YES),
+    "`mask`": _row(lambda _, options: options.masked, _RESETTING, YES, _MASK, YES),
     "`resets`, `initial`": _row(lambda _, options: options.resets, _RESETTING, YES, _RESETS, YES),
     "`seed`": _row(lambda _, options: options.seed is not None, _FORWARD, YES, YES, NOT_APPLICABLE),
     "`first_row`": _row(lambda _, options: options.first_row > 0, _FORWARD, YES, _FIRST_ROW, NOT_APPLICABLE),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from rnnkit.call import checks
 from rnnkit.common.arrays import sum_of_steps
@@ -16,7 +17,8 @@ from rnnkit.errors import message, wrong_dtype, wrong_type
 
 
 def with_inputs(function: str, desc: RNNDescriptor, x: np.ndarray, inputs: Any) -> np.ndarray:
-    """Append the side inputs to x, which has been checked: (..., I + inputs_size), a new array unless there are none.
+    """Append the side inputs to x, which has been checked: (..., I + inputs_size). A new array unless there are none or
+    all are columns of one array already, side by side.
 
     x is (..., I). Each array of the mapping `inputs` is (..., H) or (..., 1), or (N, H) for all steps of x.
     """
@@ -29,13 +31,30 @@ def with_inputs(function: str, desc: RNNDescriptor, x: np.ndarray, inputs: Any) 
     if not isinstance(inputs, Mapping):
         raise wrong_type(function, "inputs", f"a mapping of {', '.join(names)} to arrays", inputs)
     check_names(function, "inputs", f"the side inputs {', '.join(names)}", names, inputs)
-    wide, start = np.empty((*x.shape[:-1], desc.row_size), x.dtype), desc.input_size
-    wide[..., :start] = x
     for name in names:
         _check(function, f'inputs["{name}"]', inputs[name], x, desc)
-        wide[..., start : start + desc.hidden_size] = inputs[name]
-        start += desc.hidden_size
+    columns, shape = [x, *(inputs[name] for name in names)], (*x.shape[:-1], desc.row_size)
+    if _are_side_by_side(columns, desc.hidden_size):
+        return as_strided(x, shape, (*x.strides[:-1], x.itemsize))
+    wide, start = np.empty(shape, x.dtype), 0
+    for number, array in enumerate(columns):
+        stop = start + (desc.hidden_size if number else desc.input_size)
+        wide[..., start:stop] = array
+        start = stop
     return wide
+
+
+def _are_side_by_side(columns: list[np.ndarray], hidden_size: int) -> bool:
+    """Whether arrays (..., size) are columns of one array, each behind the one before it."""
+    first, *others = columns
+    address, itemsize = first.__array_interface__["data"][0] + first.shape[-1] * first.itemsize, first.itemsize
+    for number, array in enumerate(others):
+        interface = array.__array_interface__
+        if interface["data"][0] != address + number * hidden_size * itemsize or array.strides != others[0].strides:
+            return False
+    strides = others[0].strides
+    fits = all(array.shape == (*first.shape[:-1], hidden_size) for array in others) and strides[-1] == itemsize
+    return fits and first.strides[:-1] == strides[:-1] and (first.shape[-1] < 2 or first.strides[-1] == itemsize)
 
 
 def _check(function: str, argument: str, value: Any, x: np.ndarray, desc: RNNDescriptor) -> None:

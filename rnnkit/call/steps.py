@@ -86,7 +86,12 @@ def steps_of(
 
 def with_zeros(state: Any, rows: np.ndarray) -> Any:
     """Return a copy of states (L, N, ...) with zeros in these rows, (N,) bool; None stays None."""
-    return None if state is None else np.where(rows[:, None], state.dtype.type(0), state)
+    return with_rows(state, None, rows)
+
+
+def with_rows(state: Any, other: Any, rows: np.ndarray) -> Any:
+    """Return states (L, N, ...) with these rows, (N,) bool, of others, of which None is zeros; None stays None."""
+    return None if state is None else np.where(rows[:, None], state.dtype.type(0) if other is None else other, state)
 
 
 def _resets(resets: np.ndarray, lengths: np.ndarray, from_hx: bool) -> Resets | None:

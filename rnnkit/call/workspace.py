@@ -189,8 +189,7 @@ class Workspace:
         self.arrays = {name: self.memory.arena.take(name, shape, dtype) for name, shape, dtype in layout}
 
     def __repr__(self) -> str:
-        steps = self.steps
-        return f"<Workspace of {self.desc}, seq_len={steps.seq_len}, batch_size={steps.batch_size}>"
+        return f"<Workspace of {self.desc}, seq_len={self.options.seq_len}, batch_size={self.steps.batch_size}>"
 
     def hidden(self, layer: int, direction: int = 0) -> Any:
         """Return the hidden state after every step, before dropout.
@@ -205,8 +204,8 @@ class Workspace:
         Returns
         -------
         ndarray (T, N, P)
-            A read-only view, valid until the memory is reused; 0 beyond a sequence's length. The reverse direction's
-            final state is at t = 0.
+            A read-only view, valid until the memory is reused, or with a mask a copy; 0 beyond a sequence's length.
+            The reverse direction's final state is at t = 0.
 
         Raises
         ------
@@ -220,7 +219,8 @@ class Workspace:
         """
         self._check_place("hidden", layer, direction)
         size = self.desc.output_size
-        return self._states("hidden", f"hidden_l{layer}")[:, :, direction * size : (direction + 1) * size]
+        states = self._states("hidden", f"hidden_l{layer}", tuple(range(self.desc.num_directions)))
+        return states[:, :, direction * size : (direction + 1) * size]
 
     def cell(self, layer: int, direction: int = 0) -> Any:
         """Return the cell state after every step (LSTM).
@@ -276,10 +276,10 @@ class Workspace:
 
     def _state(self, function: str, name: str, layer: int, direction: int) -> Any:
         first, size = self.desc.states.index(name) * self.desc.hidden_size, self.desc.hidden_size
-        states = self._states(function, f"cell_{layer * self.desc.num_directions + direction}")
+        states = self._states(function, f"cell_{layer * self.desc.num_directions + direction}", (direction,))
         return states[:, :, first : first + size]
 
-    def _states(self, function: str, name: str) -> Any:
+    def _states(self, function: str, name: str, directions: tuple[int, ...]) -> Any:
         if self.checkpoint_steps is not None:
             expected = "be None in forward to save the states of every step"
             raise WorkspaceError(message(function, "checkpoint_steps", expected, self.checkpoint_steps))
@@ -288,6 +288,9 @@ class Workspace:
             raise BackendError(f"{function}: {exposed}; run the network on NumPy arrays to read them")
         states, seq_len = self.arrays[name], self.steps.seq_len
         view = self.steps.after(states) if len(states) > seq_len else states  # no initial states on a GPU
+        if self.options.mask is not None:
+            initial = states[[0, seq_len + 1]] if self.desc.num_directions == 2 else states[:1]
+            return self.options.mask.states_of_all(view, initial, directions)
         if isinstance(view, np.ndarray):
             view = view if self.lease is None else leased(view, self.lease)
             view.flags.writeable = False

@@ -19,7 +19,7 @@ from rnnkit.call.pool import IDLE
 from rnnkit.call.steps import Steps
 from rnnkit.call.workspace import Workspace, workspace_layout
 from rnnkit.cpu import backward as backward_module
-from rnnkit.cpu import checkpoints
+from rnnkit.cpu import checkpoints, masked
 from rnnkit.cpu import infer as inference
 from rnnkit.cpu.infer import PackedNetwork
 from rnnkit.cpu.layer import flat, groups_of, layers_of, prepare_packing
@@ -64,7 +64,22 @@ def prepare_forward(workspace: Workspace, steps: StepRows, threads: int, in_plac
 def forward(
     desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, workspace: Workspace
 ) -> tuple[Any, Any, Any]:
-    """Run the network on x and fill the workspace; returns y, a view of it unless it has checkpoints, hy and cy."""
+    """Run the network on x and fill the workspace; returns y, a view of it unless it has checkpoints or a mask, hy and
+    cy."""
+    mask = workspace.options.mask
+    if mask is None:
+        return _forward(desc, w, x, hx, cx, workspace)
+    x = workspace.x = masked.take(mask, x)
+    y, hy, cy = _forward(desc, w, x, hx, cx, workspace)
+    y = masked.outputs_of_all(desc, mask, y, hx)
+    y.flags.writeable = False  # as without a mask
+    return y, hy, cy
+
+
+def _forward(
+    desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, workspace: Workspace
+) -> tuple[Any, Any, Any]:
+    """Run the steps that no mask skips."""
     if workspace.checkpoint_steps is not None:
         return checkpoints.forward(desc, w, x, hx, cx, workspace)
     arena = workspace.memory.arena
@@ -89,6 +104,8 @@ def forward(
 
 def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple:
     """Run the network with these weights once; returns y, hy and cy."""
+    if options.mask is not None:
+        return masked.infer(desc, x, hx, options, lambda x, options: infer(desc, w, x, hx, cx, options))
     result = inference.run_stepwise(desc, w, x, hx, cx, options.steps)
     if result is not None:
         return result
@@ -128,11 +145,17 @@ def backward(
 ) -> tuple[Any, Any, Any, Any]:
     """Compute dx, dhx, dcx and dw from the workspace of a forward. If dw is given, the gradient is added to it. dx may
     be left empty if it is not wanted."""
-    call = new_call()
+    mask, call, of_initial = workspace.options.mask, new_call(), None
+    if mask is not None and dy is not None:
+        dy, of_initial = masked.output_gradient(desc, mask, dy)
     try:
         arguments = desc, w, workspace, workspace.memory.borrow(call), dy, dhy, dcy, dw
         if workspace.checkpoint_steps is not None:
-            return checkpoints.backward(*arguments)
-        return backward_module.backward(*arguments, wants_dx)
+            dx, dhx, dcx, dw = checkpoints.backward(*arguments)
+        else:
+            dx, dhx, dcx, dw = backward_module.backward(*arguments, wants_dx)
     finally:
         workspace.memory.borrowers.discard(call)
+    if of_initial is not None:
+        dhx[-desc.num_directions :] += of_initial
+    return dx if mask is None or not wants_dx else masked.put_back(mask, dx), dhx, dcx, dw

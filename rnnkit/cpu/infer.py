@@ -12,6 +12,7 @@ from rnnkit.call.arena import KEPT_BYTES, Arena
 from rnnkit.call.forking import new_call
 from rnnkit.call.options import CallOptions
 from rnnkit.call.steps import Steps, states_shape, steps_of
+from rnnkit.cpu import masked
 from rnnkit.cpu.layer import DESCRIPTORS, contiguous, flat, groups_of, layers_of, pack, prepare_packing
 from rnnkit.cpu.reduced import pack_reduced
 from rnnkit.cpu.route import is_stepwise, reads_in_place, slabs_of, steps_of_one_call
@@ -120,6 +121,8 @@ class PackedNetwork(Stack):
         A call that does not run stepwise buffers the gates of a few steps at a time. Stacked layers of one direction
         also process the sequence a slab of steps at a time, so that the lower layers' outputs stay small, too.
         """
+        if options.mask is not None:
+            return masked.infer(self._desc, x, hx, options, lambda x, options: self.infer(x, hx, cx, options, w))
         desc, steps, call = self._desc, options.steps, new_call()
         if may_be_stepwise and is_stepwise(desc, steps):
             return run_steps(self.sequences(*x.shape[:2]), steps, x, hx, cx)

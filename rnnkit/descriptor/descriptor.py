@@ -31,7 +31,8 @@ class RNNDescriptor:
         The cell; the notes have the equations of these four. Or a cell of :mod:`rnnkit.cells` or your own cell, with
         its parameters, ``MyCell(slope=0.1)``, or as a class if all parameters have defaults.
     input_size : int
-        I, the number of features of x, 1 <= I < 2**31.
+        I, the number of features of x, 1 <= I < 2**31. 0 for a cell whose gates all have ``input=False``: it reads side
+        inputs only, and x (T, N, 0) says how many steps and sequences there are.
     hidden_size : int
         H, the number of units of each layer and direction, 1 <= H < 2**31.
     num_layers : int
@@ -261,9 +262,9 @@ class RNNDescriptor:
         Returns
         -------
         bool
-            False for layer 0 with ``input_mode="skip"`` only.
+            False for layer 0 with ``input_mode="skip"``, and for a cell whose gates have no W.
         """
-        return layer > 0 or self.input_mode == "linear"
+        return (layer > 0 or self.input_mode == "linear") and self.num_input_gates > 0
 
 
 class _EvalDescriptor(RNNDescriptor):
@@ -295,6 +296,16 @@ def _check_combination(desc: RNNDescriptor) -> None:
     def refuse(name: str, expected: str, cure: str = "") -> None:
         raise ValueError(message("RNNDescriptor", name, expected, getattr(desc, name), cure))
 
+    if desc.num_input_gates > 0 and desc.input_size == 0:
+        refuse("input_size", "be at least 1", "only a cell whose gates all have input=False has no x")
+    if desc.num_input_gates == 0:
+        cell = f"{text_of_mode(desc.mode)}, which has no W"
+        if desc.input_size > 0:
+            refuse("input_size", f"be 0 with {cell}")
+        if desc.num_layers > 1:
+            refuse("num_layers", f"be 1 with {cell}", "a second layer could not read the first")
+        if desc.bias == "input":
+            refuse("bias", f'be "both", "recurrent" or "none" with {cell}')
     if desc.input_mode == "skip" and desc.input_size != desc.hidden_size:
         refuse("input_size", f'equal hidden_size={desc.hidden_size} with input_mode="skip"')
     for option in _MODE_OPTIONS:

@@ -22,11 +22,11 @@ HOST_DTYPES: tuple[str, ...] = get_args(HostDType)
 DTYPES: tuple[str, ...] = (*HOST_DTYPES, *get_args(HalfDType))  # half precision: GPU only
 
 
-def _size(name: str, value: Any, maximum: int = MAX_SIZE) -> int:
+def _size(name: str, value: Any, maximum: int = MAX_SIZE, may_be_zero: bool = False) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
         raise wrong_type("RNNDescriptor", name, "an int", value)
     size = int(value)
-    if not 1 <= size <= maximum:
+    if not 1 <= size <= maximum and not (size == 0 and may_be_zero):
         raise ValueError(message("RNNDescriptor", name, "be at least 1" if size < 1 else f"be at most {maximum}", size))
     return size
 
@@ -102,7 +102,7 @@ def np_dtype(name: str) -> np.dtype:
 
 FIELDS: dict[str, Callable[[str, Any], Any]] = {
     "mode": lambda _, value: checked("RNNDescriptor", value),
-    "input_size": _size,
+    "input_size": partial(_size, may_be_zero=True),
     "hidden_size": _size,
     "num_layers": partial(_size, maximum=MAX_LAYERS),
     "bidirectional": _flag,

@@ -232,6 +232,7 @@ class BaseNetwork(Generic[States]):
         cx: Any = None,
         *,
         lengths: Any = None,
+        mask: Any = None,
         inputs: Any = None,
         resets: Any = None,
         initial: Initial = "zeros",
@@ -252,6 +253,8 @@ class BaseNetwork(Generic[States]):
             Initial cell state, LSTM only. None: zeros. A tuple of arrays for a cell with several states.
         lengths : array_like (N,) of int, optional
             Length of each sequence, 0..T. None: T for all.
+        mask : array_like (T, N) of 0 and 1, optional
+            0 skips step t of sequence n: its state stays as it is.
         inputs : mapping of str to ndarray, optional
             Side inputs, for a cell that declares them.
         resets : array_like (T, N) of 0 and 1, optional
@@ -277,6 +280,7 @@ class BaseNetwork(Generic[States]):
             hx,
             cx,
             lengths=lengths,
+            mask=mask,
             inputs=inputs,
             resets=resets,
             initial=initial,
@@ -331,6 +335,7 @@ class BaseNetwork(Generic[States]):
         cx: Any = None,
         *,
         lengths: Any = None,
+        mask: Any = None,
         inputs: Any = None,
         resets: Any = None,
         initial: Initial = "zeros",
@@ -339,7 +344,7 @@ class BaseNetwork(Generic[States]):
 
         Parameters
         ----------
-        x, hx, cx, lengths, inputs, resets, initial
+        x, hx, cx, lengths, mask, inputs, resets, initial
             As in :meth:`forward`.
 
         Returns
@@ -348,7 +353,7 @@ class BaseNetwork(Generic[States]):
             y, hy and cy.
         """
         arrays = self._desc, self._weights, x, hx, cx
-        return engine.infer(*arrays, lengths=lengths, inputs=inputs, resets=resets, initial=initial)
+        return engine.infer(*arrays, lengths=lengths, mask=mask, inputs=inputs, resets=resets, initial=initial)
 
     def prepare(self, *, precision: Precision | None = None) -> Plan[States]:
         """Return a plan with a packed copy of the weights, see :func:`rnnkit.prepare`.

@@ -73,6 +73,7 @@ def forward(
     cx: Any = None,
     *,
     lengths: Any = None,
+    mask: Any = None,
     inputs: Any = None,
     resets: Any = None,
     initial: Initial = "zeros",
@@ -98,11 +99,17 @@ def forward(
         states; cy is then a tuple, too.
     lengths : array_like (N,) of int, optional
         Length of each sequence, 0..T; the order does not matter. None: T for all.
+    mask : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
+        0 skips step t of sequence n in all layers and both directions: nothing of x[t, n] is read, the state stays as
+        it is, and y repeats the y of before; hx if no step was before. None: 1 for all. What is left of a sequence has
+        the bits that it has alone, with random numbers by its own count of steps. Values beyond its length are ignored.
     inputs : mapping of str to ndarray, optional
-        Side inputs, for a cell that declares them, by name: (T, N, H), (T, N, 1), or (N, H) for all steps. Copied.
+        Side inputs, for a cell that declares them, by name: (T, N, H), (T, N, 1), or (N, H) for all steps. Copied,
+        unless x and all of them are columns of one array, side by side in the order of the declaration.
     resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
         1 resets the state of sequence n before step t, where one episode ends and the next begins. The reverse
-        direction is reset between the same two steps. Values beyond the length of a sequence are ignored.
+        direction is reset between the same two steps. Values beyond the length of a sequence are ignored. No reset may
+        be at a step that `mask` skips.
     initial : {"zeros", "hx"}, optional
         The state after a reset: zeros, or hx and cx of the sequence. With "hx", dhx and dcx are sums over the episodes
         of a sequence.
@@ -124,7 +131,7 @@ def forward(
     Forward
         - y (T, N, D*P), the output, 0 beyond the length of a sequence. It is read-only, because backward reads it.
           CuPy has no read-only arrays: on a GPU do not change y before backward. y is a view of the workspace, or a
-          copy in a small call, or a new array with `checkpoint_steps`.
+          copy in a small call, or a new array with `checkpoint_steps` or `mask`.
         - hy (L*D, N, P) and cy (L*D, N, H), the states after the last step of each sequence. cy is None except for
           LSTM and cells with states.
         - workspace, for backward.
@@ -164,7 +171,7 @@ def forward(
     seq_len, batch_size = check_call("forward", desc, x, hx, cx)
     if seed is None and desc.draws:
         seed = secrets.randbits(64)
-    arguments = lengths, seed, checkpoint_steps, None, resets, initial, first_row
+    arguments = lengths, seed, checkpoint_steps, None, resets, initial, first_row, mask
     options = options_of("forward", desc, seq_len, batch_size, *arguments)
     checks.weights("forward", w, desc, x)
     backend_module = backend("forward", "forward", desc, x, options)
@@ -186,7 +193,8 @@ def forward(
         debugging.note(filled, w)
         if shelf is not None:
             filled.lease = Lease(memory, shelf)
-            y = leased(y, filled.lease) if y.nbytes > _COPIED_BYTES else y.copy()
+            if options.mask is None:  # else y is an array of its own
+                y = leased(y, filled.lease) if y.nbytes > _COPIED_BYTES else y.copy()
             y.flags.writeable = False  # like a view of the workspace
         return Forward(y, hy, split_states(desc, cy), filled)
     finally:
@@ -231,7 +239,7 @@ def backward(
         The workspace of forward. It is not changed: you may call backward again.
     dy : ndarray (T, N, D*P), optional
         Gradient of y. None: zeros; at least one of dy, dhy and dcy is required. Padding is ignored: values beyond the
-        length of a sequence are not read.
+        length of a sequence are not read. Where a step was skipped, it counts for the y that is repeated there.
     dhy : ndarray (L*D, N, P), optional
         Gradient of hy. None: zeros.
     dcy : ndarray (L*D, N, H), optional
@@ -244,7 +252,7 @@ def backward(
     Returns
     -------
     Backward
-        - dx (T, N, I), 0 beyond the length of a sequence
+        - dx (T, N, I), 0 beyond the length of a sequence and at steps that the forward skipped
         - dhx (L*D, N, P)
         - dcx (L*D, N, H), None except for LSTM and cells with states
         - dw (num_weights,), in the layout of w
@@ -289,7 +297,7 @@ def gradients_of(
     if not isinstance(workspace, Workspace):
         raise wrong_type("backward", "workspace", "the Workspace of a forward", workspace)
     check_workspace("backward", workspace, desc)
-    seq_len, batch_size, x = workspace.steps.seq_len, workspace.steps.batch_size, workspace.x
+    seq_len, batch_size, x = workspace.options.seq_len, workspace.steps.batch_size, workspace.x
     checks.weights("backward", w, desc, x)
     checks.dy("backward", dy, seq_len, batch_size, desc, x)
     checks.hidden("backward", "dhy", dhy, batch_size, desc, x)
@@ -324,6 +332,7 @@ def infer(
     cx: Any = None,
     *,
     lengths: Any = None,
+    mask: Any = None,
     inputs: Any = None,
     resets: Any = None,
     initial: Initial = "zeros",
@@ -345,6 +354,8 @@ def infer(
         states; cy is then a tuple, too.
     lengths : array_like (N,) of int, optional
         Length of each sequence, 0..T; the order does not matter. None: T for all.
+    mask : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
+        0 skips step t of sequence n, as in :func:`rnnkit.forward`.
     inputs : mapping of str to ndarray, optional
         Side inputs, as in :func:`rnnkit.forward`.
     resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
@@ -374,8 +385,10 @@ def infer(
     """
     check_descriptor("infer", desc)
     seq_len, batch_size = check_call("infer", desc, x, hx, cx)
-    arguments = () if lengths is resets is None and initial is ZEROS else (lengths, None, None, None, resets, initial)
-    options = options_of("infer", desc, seq_len, batch_size, *arguments)
+    given = {}
+    if not (lengths is mask is resets is None and initial is ZEROS):
+        given = {"lengths": lengths, "mask": mask, "resets": resets, "initial": initial}
+    options = options_of("infer", desc, seq_len, batch_size, **given)
     checks.weights("infer", w, desc, x)
     backend_module = backend("infer", "infer", desc, x, options)
     x, cx = with_inputs("infer", desc, x, inputs), concatenate_states(desc, cx)

@@ -8,9 +8,9 @@ from typing import Any, Generic
 import numpy as np
 
 from rnnkit.call import checks
-from rnnkit.call.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, checked_resets, options_of, unsupported
+from rnnkit.call.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, marks_of_step, options_of, unsupported
 from rnnkit.call.side_inputs import with_inputs
-from rnnkit.call.steps import with_zeros
+from rnnkit.call.steps import with_rows, with_zeros
 from rnnkit.common.arrays import Array, copy_of, library_of
 from rnnkit.common.numbers import MAX_SIZE
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
@@ -60,6 +60,7 @@ class Plan(Generic[States]):
         cx: Any = None,
         *,
         lengths: Any = None,
+        mask: Any = None,
         inputs: Any = None,
         resets: Any = None,
         initial: Initial = "zeros",
@@ -76,6 +77,8 @@ class Plan(Generic[States]):
             Initial cell state, LSTM only. None: zeros. A tuple of arrays for a cell with several states.
         lengths : array_like (N,) of int, optional
             Length of each sequence, 0..T; the order does not matter. None: T for all.
+        mask : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
+            0 skips step t of sequence n, as in :func:`rnnkit.forward`.
         inputs : mapping of str to ndarray, optional
             Side inputs, as in :func:`rnnkit.forward`.
         resets : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
@@ -94,15 +97,18 @@ class Plan(Generic[States]):
             An argument has the wrong type, dtype, shape or value.
         """
         seq_len, batch_size = check_call("infer", self.desc, x, hx, cx, self._network.weights)
-        options = options_of("infer", self.desc, seq_len, batch_size, lengths, resets=resets, initial=initial)
+        given = {"resets": resets, "initial": initial, "mask": mask}
+        options = options_of("infer", self.desc, seq_len, batch_size, lengths, **given)
         # prepare has checked the network itself; only on a GPU the number of steps matters.
-        if lengths is not None or resets is not None or self._place is CUPY:
+        if not (lengths is resets is mask is None) or self._place is CUPY:
             check("infer", self.desc, options, "plan.infer", self._place)
         x = with_inputs("infer", self.desc, x, inputs)
         y, hy, cy = self._network.infer(x, hx, concatenate_states(self.desc, cx), options)
         return Infer(y, hy, split_states(self.desc, cy))
 
-    def step(self, x: Any, hx: Any = None, cx: Any = None, *, inputs: Any = None, resets: Any = None) -> Infer[States]:
+    def step(
+        self, x: Any, hx: Any = None, cx: Any = None, *, inputs: Any = None, resets: Any = None, mask: Any = None
+    ) -> Infer[States]:
         """Run all layers for one time step. On the CPU a loop of steps is bit-identical to :meth:`infer`.
 
         Parameters
@@ -117,6 +123,8 @@ class Plan(Generic[States]):
             Side inputs, for a cell that declares them, by name: (N, H) or (N, 1).
         resets : array_like (N,) of bool, integers or floats that are 0 or 1, optional
             1 sets the state of sequence n to zeros before the step.
+        mask : array_like (N,) of bool, integers or floats that are 0 or 1, optional
+            0 skips the step of sequence n: its state stays as it is, and y is that of the last layer's hx.
 
         Returns
         -------
@@ -145,15 +153,19 @@ class Plan(Generic[States]):
         if self._no_step is not None:
             raise self._no_step.error("step", desc, self._options)
         checks.step("step", x, hx, cx, desc, self._network.weights)
-        resets = checked_resets("step", desc, resets, len(x), "plan.step", self._place)
-        if resets is not None and resets.any():
-            hx = with_zeros(hx, resets)
-            cx = tuple(with_zeros(one, resets) for one in cx) if isinstance(cx, tuple) else with_zeros(cx, resets)
+        anew, skipped = marks_of_step("step", desc, resets, mask, len(x), "plan.step", self._place)
+        if anew is not None:
+            hx = with_zeros(hx, anew)
+            cx = tuple(with_zeros(one, anew) for one in cx) if isinstance(cx, tuple) else with_zeros(cx, anew)
         if inputs is not None or desc.inputs_size:
             x = with_inputs("step", desc, x, inputs)
-        if len(desc.states) < 2:
+        if len(desc.states) < 2 and skipped is None:
             return Infer(*self._network.step(x, hx, cx))
-        y, hy, cy = self._network.step(x, hx, concatenate_states(desc, cx))
+        cx = concatenate_states(desc, cx)
+        y, hy, cy = self._network.step(x, hx, cx)
+        if skipped is not None:
+            y = with_rows(y[None], None if hx is None else hx[-1:], skipped)[0]
+            hy, cy = with_rows(hy, hx, skipped), with_rows(cy, cx, skipped)
         return Infer(y, hy, split_states(desc, cy))
 
     def stream(self, num_streams: int) -> Stream:

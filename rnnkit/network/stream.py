@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from rnnkit.call import checks
 from rnnkit.call.arena import Arena
 from rnnkit.call.forking import Call, at_work, new_call
-from rnnkit.call.options import CUPY, check, checked_resets, options_of
+from rnnkit.call.options import CUPY, check, marks_of_step, options_of
 from rnnkit.call.side_inputs import with_inputs
 from rnnkit.call.steps import row_numbers
 from rnnkit.common.arrays import library_of, not_an_array, on_host, overlaps_itself
@@ -96,7 +96,16 @@ class Stream:
     def __repr__(self) -> str:
         return f"<Stream of {self.desc}, num_streams={self.num_streams}>"
 
-    def step(self, x: Any, *, rows: Any = None, out: Any = None, inputs: Any = None, resets: Any = None) -> Any:
+    def step(
+        self,
+        x: Any,
+        *,
+        rows: Any = None,
+        out: Any = None,
+        inputs: Any = None,
+        resets: Any = None,
+        mask: Any = None,
+    ) -> Any:
         """Run one time step for all streams, or for some.
 
         Parameters
@@ -112,6 +121,9 @@ class Stream:
             Side inputs, for a cell that declares them, by name: (n, H) or (n, 1).
         resets : array_like (n,) of bool, integers or floats that are 0 or 1, optional
             1 sets the state of stream rows[i] to zeros before the step.
+        mask : array_like (n,) of bool, integers or floats that are 0 or 1, optional
+            0 skips the step of stream rows[i]: its state stays as it is, and y is that of the last layer. `rows`
+            without them takes less time.
 
         Returns
         -------
@@ -125,9 +137,18 @@ class Stream:
         WorkspaceError
             Another call on this object is running.
         """
-        return self._exclusively("step", self._step, x, rows, out, inputs, resets)
+        return self._exclusively("step", self._step, x, rows, out, inputs, resets, mask)
 
-    def run(self, x: Any, lengths: Any = None, *, rows: Any = None, inputs: Any = None, resets: Any = None) -> Any:
+    def run(
+        self,
+        x: Any,
+        lengths: Any = None,
+        *,
+        rows: Any = None,
+        inputs: Any = None,
+        resets: Any = None,
+        mask: Any = None,
+    ) -> Any:
         """Run several time steps for all streams, or for some.
 
         Parameters
@@ -142,6 +163,8 @@ class Stream:
             Side inputs, for a cell that declares them, by name: (T, n, H), (T, n, 1), or (n, H) for all steps.
         resets : array_like (T, n) of bool, integers or floats that are 0 or 1, optional
             1 sets the state of stream rows[i] to zeros before that step.
+        mask : array_like (T, n) of bool, integers or floats that are 0 or 1, optional
+            0 skips that step of stream rows[i], as in :func:`rnnkit.forward`.
 
         Returns
         -------
@@ -155,7 +178,7 @@ class Stream:
         WorkspaceError
             Another call on this object is running.
         """
-        return self._exclusively("run", self._run, x, lengths, rows, inputs, resets)
+        return self._exclusively("run", self._run, x, lengths, rows, inputs, resets, mask)
 
     def reset(self, rows: Any = None) -> None:
         """Reset all streams, or some, to a state of zeros.
@@ -214,25 +237,27 @@ class Stream:
         finally:
             calls.discard(call)
 
-    def _step(self, x: Any, rows: Any, out: Any, inputs: Any, resets: Any) -> Any:
+    def _step(self, x: Any, rows: Any, out: Any, inputs: Any, resets: Any, mask: Any) -> Any:
         network, states = self._network, self._states
         rows, count, dim = self._checked_rows("step", rows)
         checks.array("step", "x", x, (count, self.desc.input_size), (dim, "input_size"), self.desc, network.weights)
         if out is not None:
             self._check_out(out, count, dim)
-        resets = checked_resets("step", self.desc, resets, count, "stream.step", self._place)
+        anew, skipped = marks_of_step("step", self.desc, resets, mask, count, "stream.step", self._place)
         x = with_inputs("step", self.desc, x, inputs)
         if rows is None:
-            self._zero(states, resets)
+            self._zero(states, anew)
             # Taken from `self` first: an interrupted step must not leave its output shared with the states.
             buffers, self._buffers = self._buffers or network.buffers(count), None
             y, *after = network.step(x, *states, buffers=buffers)
+            self._skip(y, after, states, skipped)
             self._states = tuple(after[: len(states)])
             self._buffers = buffers and (*states, *buffers[len(states) :])
         else:
             states, buffers = self._gather(rows)
-            self._zero(states, resets)
+            self._zero(states, anew)
             y, *after = network.step(x, *states, buffers=buffers)
+            self._skip(y, after, states, skipped)
             self._scatter(rows, after)
         if out is None:
             return y if buffers is None else y.copy()  # the next step overwrites the buffers
@@ -240,18 +265,26 @@ class Stream:
         return out
 
     @staticmethod
-    def _zero(states: Iterable[np.ndarray], resets: np.ndarray | None) -> None:
+    def _zero(states: Iterable[np.ndarray], rows: np.ndarray | None) -> None:
         """Set the states of the marked rows to zeros."""
-        if resets is not None and resets.any():
-            for array in states:
-                array[:, resets] = 0
+        for array in states if rows is not None else ():
+            array[:, rows] = 0
 
-    def _run(self, x: Any, lengths: Any, rows: Any, inputs: Any, resets: Any) -> Any:
+    @staticmethod
+    def _skip(y: Any, after: Iterable[Any], before: Sequence[Any], rows: np.ndarray | None) -> None:
+        """Restore the states of the marked rows, and their y."""
+        if rows is None:
+            return
+        y[rows] = before[0][-1, rows]
+        for array, old in zip(after, before, strict=False):
+            array[:, rows] = old[:, rows]
+
+    def _run(self, x: Any, lengths: Any, rows: Any, inputs: Any, resets: Any, mask: Any) -> Any:
         rows, count, dim = self._checked_rows("run", rows)
         shape, dims = (None, count, self.desc.input_size), ("seq_len", dim, "input_size")
         checks.array("run", "x", x, shape, dims, self.desc, self._network.weights)
-        options = options_of("run", self.desc, len(x), count, lengths, resets=resets)
-        if lengths is not None or resets is not None or self._place is CUPY:  # as in Plan.infer
+        options = options_of("run", self.desc, len(x), count, lengths, resets=resets, mask=mask)
+        if not (lengths is resets is mask is None) or self._place is CUPY:  # as in Plan.infer
             check("run", self.desc, options, "stream.run", self._place)
         x = with_inputs("run", self.desc, x, inputs)
         hx, cx, *_ = *(self._states if rows is None else self._gather(rows)[0]), None

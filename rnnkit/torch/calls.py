@@ -15,7 +15,7 @@ from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message, wrong_shape, wrong_type
 from rnnkit.torch import operator, small
 from rnnkit.torch.function import RESTORE, Call, Recurrence, infer
-from rnnkit.torch.layout import ONE_STEP, Layout, concatenate_states, split_states
+from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, Layout, concatenate_states, split_states
 from rnnkit.torch.plain import FlatParameters, PreparedSize
 
 
@@ -29,7 +29,7 @@ def run_plain(module: Any, flat: FlatParameters, size: PreparedSize, tensors: tu
         if size.calls is not None:
             results = small.apply(flat, size, seed, *tensors)
         else:
-            call = Call(flat.desc, size.layout, None, None, seed, flat)
+            call = Call(flat.desc, size.layout, None, None, None, seed, flat)
             results = Recurrence.apply(call, *tensors)
     count = len(size.states)
     if size.layout.order == ONE_STEP:
@@ -49,6 +49,7 @@ class Options(NamedTuple):
 
     lengths: Any = None
     resets: Any = None
+    mask: Any = None
     all_states: bool = False
 
 
@@ -93,11 +94,12 @@ def _run_one(module: Any, input: Tensor, hx: Any, options: Options) -> tuple[Any
     axis = 0 if module._rnnkit_batch_first else 1
     states = tuple(state.unsqueeze(1) for state in _states(module, hx))
     given = _as_given(module, states) if states else None
-    if options.resets is not None:
-        resets = torch.as_tensor(options.resets)
-        if resets.shape != input.shape[:1]:
-            raise wrong_shape("forward", "resets", tuple(input.shape[:1]), ("seq_len",), tuple(resets.shape))
-        options = options._replace(resets=resets.unsqueeze(axis))
+    for name in ("resets", "mask"):
+        if (given_marks := getattr(options, name)) is not None:
+            marks = torch.as_tensor(given_marks)
+            if marks.shape != input.shape[:1]:
+                raise wrong_shape("forward", name, tuple(input.shape[:1]), ("seq_len",), tuple(marks.shape))
+            options = options._replace(**{name: marks.unsqueeze(axis)})
     output, *each = run_sequences(module, input.unsqueeze(axis), given, options)
     each = [_as_given(module, tuple(state.squeeze(-2) for state in _states(module, one))) for one in each]
     return output.squeeze(axis), *each
@@ -203,10 +205,10 @@ def _record(
     data, hx, cx = tensors
     network, swaps = module._rnnkit_network(dropout), module._rnnkit_batch_first
     parameters = _parameters(module, operator.names(module._rnnkit_dtype(), *network))
-    lengths, resets = (None if one is None else torch.as_tensor(one, device="cpu") for one in options[:2])
+    lengths, *marks = (None if one is None else torch.as_tensor(one, device="cpu") for one in options[:3])
     if swaps:
-        data, resets = data.transpose(0, 1), None if resets is None else resets.transpose(0, 1)
-    inputs = data, hx, cx, lengths, resets, seed
+        data, *marks = (None if one is None else one.transpose(0, 1) for one in (data, *marks))
+    inputs = data, hx, cx, lengths, *marks, seed
     y, *states = operator.call(network, inputs, parameters)[: 2 + (len(module._rnnkit_states) > 1)]
     return y.transpose(0, 1) if swaps else y, *states
 
@@ -222,11 +224,11 @@ def _run(
     else:
         shape = tuple(data.shape[:2])
         layout = Layout(shape[::-1] if module._rnnkit_batch_first else shape, module._rnnkit_batch_first)
-    resets = None if options.resets is None else _marks(options.resets, layout, module._rnnkit_batch_first)
+    marks = [_marks(name, getattr(options, name), layout) for name in ("resets", "mask")]
     desc = module._rnnkit_desc(dropout)
     parameters = _parameters(module, [block.name for block in weight_layout(desc)])
     seed = None if seed is None else int(seed)
-    call = Call(desc, layout, lengths, resets, seed, all_states=options.all_states)
+    call = Call(desc, layout, lengths, *marks, seed, all_states=options.all_states)
     tensors = *tensors, *parameters
     keeps = desc.draws or options.all_states or _wants_gradient(tensors)
     return (Recurrence.apply if keeps else infer)(call, *tensors)
@@ -241,15 +243,17 @@ def _parameters(module: Any, blocks: list[str]) -> list[Tensor]:
     return [getattr(module, name) for name in names]
 
 
-def _marks(resets: Any, layout: Layout, batch_first: bool) -> np.ndarray:
-    """Convert resets to an array (T, N)."""
-    if isinstance(resets, Tensor):
-        resets = resets.detach().cpu()
-        resets = resets.float() if resets.is_floating_point() else resets  # NumPy has no bfloat16
-    marks, order = np.asarray(resets), -1 if batch_first else 1
+def _marks(name: str, given: Any, layout: Layout) -> np.ndarray | None:
+    """Convert `resets` or `mask` to an array (T, N)."""
+    if given is None:
+        return None
+    if isinstance(given, Tensor):
+        given = given.detach().cpu()
+        given = given.float() if given.is_floating_point() else given  # NumPy has no bfloat16
+    marks, order = np.asarray(given), -1 if layout.order == BATCH_FIRST else 1
     if marks.shape != layout.shape[::order]:
-        raise wrong_shape("forward", "resets", layout.shape[::order], ("seq_len", "batch_size")[::order], marks.shape)
-    return marks.swapaxes(0, 1) if batch_first else marks
+        raise wrong_shape("forward", name, layout.shape[::order], ("seq_len", "batch_size")[::order], marks.shape)
+    return marks.swapaxes(0, 1) if layout.order == BATCH_FIRST else marks
 
 
 def _wants_gradient(tensors: tuple[Any, ...]) -> bool:

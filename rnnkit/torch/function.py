@@ -35,9 +35,15 @@ class Call(NamedTuple):
     layout: Layout
     lengths: Any
     resets: Any
+    mask: Any
     seed: int | None
     flat: FlatParameters | None = None  # where the parameters are
     all_states: bool = False  # whether to return the states after each step, too, without a gradient
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of the engine's forward and infer."""
+        return {"lengths": self.lengths, "resets": self.resets, "mask": self.mask}
 
 
 class Recurrence(torch.autograd.Function):
@@ -126,8 +132,8 @@ def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...]
         weights = _weights_read(call, parameters)
         x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
         arrays = weights.flat, x, *_states(call, hx, cx)
-        options = {"lengths": call.lengths, "resets": call.resets, "seed": call.seed, "inputs": inputs}
-        y, hy, cy, workspace = engine.forward(call.desc, *arrays, **options)
+        y, hy, cy, workspace = engine.forward(call.desc, *arrays, **call.options, seed=call.seed, inputs=inputs)
+        workspace.input_shapes = {}  # the gradient of side inputs stays beside that of x, as the module took them
         is_copy = isinstance(y, np.ndarray) and y.flags.owndata
         if is_copy:
             y.flags.writeable = True  # the y of a small call belongs to the caller
@@ -157,9 +163,7 @@ def backward(call: Call, kept, x, saved, *cotangents, wants_dx: bool = True) -> 
         weights, workspace = lease.weights.now(call.desc, *saved), lease.workspace
         dy, dhy, dcy = layout.cotangents(cotangents)
         given = None if dy is None else layout.time_major(to_array(dy)), *_states(call, dhy, dcy)
-        dx, dhx, dcx, dw, *of_inputs = engine.gradients_of(call.desc, weights, workspace, *given, wants_dx=wants_dx)
-        if of_inputs:
-            dx = np.concatenate([dx, *of_inputs[0].values()], axis=-1)
+        dx, dhx, dcx, dw = engine.gradients_of(call.desc, weights, workspace, *given, wants_dx=wants_dx)
         dx = layout.to_tensor_layout(dx) if wants_dx else None
         found = dx, layout.to_tensor_states(dhx), layout.to_tensor_states(concatenate_states(call.desc, dcx))
         return *map(to_tensor, found), views(call.desc, dw)
@@ -208,7 +212,7 @@ def infer(call: Call, x, hx, cx, *parameters):
         weights = call.flat.weights if call.flat else flat_weights(call.desc, parameters)[0]
         x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
         arrays = weights, x, *_states(call, hx, cx)
-        y, hy, cy = engine.infer(call.desc, *arrays, lengths=call.lengths, inputs=inputs, resets=call.resets)
+        y, hy, cy = engine.infer(call.desc, *arrays, **call.options, inputs=inputs)
         return tuple(map(to_tensor, call.layout.results(y, hy, concatenate_states(call.desc, cy))))
 
 

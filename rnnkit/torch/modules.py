@@ -210,7 +210,13 @@ class AcceleratedLayers(Accelerated, nn.RNNBase):
         return self.batch_first
 
     def forward(
-        self, input: Any, hx: Any = None, lengths: Any = None, resets: Any = None, all_states: bool = False
+        self,
+        input: Any,
+        hx: Any = None,
+        lengths: Any = None,
+        resets: Any = None,
+        all_states: bool = False,
+        mask: Any = None,
     ) -> tuple[Any, ...]:
         """Run the network, as PyTorch's module of this name does.
 
@@ -228,6 +234,9 @@ class AcceleratedLayers(Accelerated, nn.RNNBase):
             direction is reset between the same two steps. With a PackedSequence the shape is that of the padded batch.
         all_states : bool, optional
             Return the states after each step, too, without a gradient. Not in torch.compile and torch.export.
+        mask : Tensor or array_like, as `resets`, optional
+            0 skips that step of a sequence in all layers and both directions: the state stays as it is, and output
+            repeats that of the step before, or the initial state. No reset may be at a step that is skipped.
 
         Returns
         -------
@@ -249,9 +258,10 @@ class AcceleratedLayers(Accelerated, nn.RNNBase):
             accept batches with `lengths`, but not a PackedSequence.
         """
         order = BATCH_FIRST if self.batch_first else STEPS_FIRST
-        if lengths is resets is None and all_states is False:
+        if lengths is resets is mask is None and all_states is False:
             return self._rnnkit_run(order, calls.run_sequences, input, hx)
-        return self._rnnkit_run(order, calls.run_sequences, input, hx, calls.Options(lengths, resets, all_states))
+        options = calls.Options(lengths, resets, mask, all_states)
+        return self._rnnkit_run(order, calls.run_sequences, input, hx, options)
 
 
 class _AcceleratedCell(Accelerated, nn.RNNCellBase):

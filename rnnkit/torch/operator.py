@@ -37,7 +37,7 @@ def is_needed() -> bool:
 
 
 def call(network: ModuleConfig, inputs: tuple[Any, ...], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return y, hy and cy for inputs (x, hx, cx, lengths, resets, seed); cy is empty without a cell state."""
+    """Return y, hy and cy for inputs (x, hx, cx, lengths, resets, mask, seed); cy is empty without a cell state."""
     x, hx, cx, *options = inputs
     if not _is_compiled() and _transform() is not None:  # a transform skips the autograd of operators
         return _Recorded.apply(network, x, hx, cx, *options, *parameters)[:3]
@@ -48,12 +48,12 @@ class _Recorded(torch.autograd.Function):
     """The network as operators that a trace can record."""
 
     @staticmethod
-    def forward(network, x, hx, cx, lengths, resets, seed, *parameters):
-        return torch.ops.rnnkit.recurrent_forward(x, hx, cx, parameters, lengths, resets, seed, *network)
+    def forward(network, x, hx, cx, lengths, resets, mask, seed, *parameters):
+        return torch.ops.rnnkit.recurrent_forward(x, hx, cx, parameters, lengths, resets, mask, seed, *network)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.network, x, hx, cx, _, _, _, *parameters = inputs
+        ctx.network, x, hx, cx, _, _, _, _, *parameters = inputs
         *_, kept = output
         # Initial states are saved because second derivatives, which raise, would depend on them.
         ctx.save_for_backward(kept, x, hx, cx, *parameters)
@@ -69,7 +69,7 @@ class _Recorded(torch.autograd.Function):
         dx, dhx, dcx, dws = torch.ops.rnnkit.recurrent_backward(kept, *arguments, *ctx.network)
         gradients = dx, None if hx is None else dhx, None if cx is None else dcx, *dws
         dx, dhx, dcx, *dws = function.once_differentiable(gradients, x, hx, cx, dy, dhy, dcy, *parameters)
-        return None, dx, dhx, dcx, None, None, None, *dws
+        return None, dx, dhx, dcx, None, None, None, None, *dws
 
     @staticmethod
     def vmap(info, dims, *inputs):
@@ -86,23 +86,23 @@ def _call_of(
     parameters: Sequence[Tensor],
     lengths: Any = None,
     resets: Any = None,
+    mask: Any = None,
     seed: Any = None,
 ) -> Call:
     desc = descriptor(network, parameters[0].dtype)
-    lengths, resets = (None if array is None else array.cpu().numpy() for array in (lengths, resets))
-    seed = None if seed is None else int(seed)
-    return Call(desc, Layout(tuple(x.shape[:2])), lengths, resets, seed)
+    given = (None if array is None else array.cpu().numpy() for array in (lengths, resets, mask))
+    return Call(desc, Layout(tuple(x.shape[:2])), *given, None if seed is None else int(seed))
 
 
-def _recurrent(x, hx, cx, parameters, lengths, resets, seed, *network):
-    call = _call_of(ModuleConfig(*network), x, parameters, lengths, resets, seed)
+def _recurrent(x, hx, cx, parameters, lengths, resets, mask, seed, *network):
+    call = _call_of(ModuleConfig(*network), x, parameters, lengths, resets, mask, seed)
     if call.desc.draws:
-        return _recurrent_forward(x, hx, cx, parameters, lengths, resets, seed, *network)[:3]
+        return _recurrent_forward(x, hx, cx, parameters, lengths, resets, mask, seed, *network)[:3]
     return _padded(function.infer(call, x, hx, cx, *parameters))
 
 
-def _recurrent_forward(x, hx, cx, parameters, lengths, resets, seed, *network):
-    call = _call_of(ModuleConfig(*network), x, parameters, lengths, resets, seed)
+def _recurrent_forward(x, hx, cx, parameters, lengths, resets, mask, seed, *network):
+    call = _call_of(ModuleConfig(*network), x, parameters, lengths, resets, mask, seed)
     results, kept = function.forward(call, x, hx, cx, parameters)
     return *_padded(results), kept
 
@@ -118,7 +118,7 @@ def _padded(results: Sequence[Tensor]) -> Sequence[Tensor]:
     return results if len(results) == 3 else (*results, results[0].new_empty(0))
 
 
-def _fake_recurrent(x, hx, cx, parameters, lengths, resets, seed, *network):
+def _fake_recurrent(x, hx, cx, parameters, lengths, resets, mask, seed, *network):
     desc, (seq_len, batch_size, _) = descriptor(ModuleConfig(*network), parameters[0].dtype), x.shape
     rows = desc.num_pseudo_layers
     y = x.new_empty(seq_len, batch_size, desc.num_directions * desc.output_size)
@@ -131,18 +131,18 @@ def _fake_forward(x, *others):
 
 
 def _fake_backward(kept, x, parameters, dy, dhy, dcy, *network):
-    _, dhx, dcx = _fake_recurrent(x, None, None, parameters, None, None, None, *network)
+    _, dhx, dcx = _fake_recurrent(x, None, None, parameters, None, None, None, None, *network)
     dws = [x.new_empty(one.shape) for one in parameters]
     return x.new_empty(x.shape), dhx, dcx, dws
 
 
-def _with_gradient(x, hx, cx, parameters, lengths, resets, seed, *network):
+def _with_gradient(x, hx, cx, parameters, lengths, resets, mask, seed, *network):
     """Run `_recurrent` under autograd."""
     function.refuse_transforms("forward")  # in compiled code; other transforms go through `call`
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, hx, cx, *parameters)):
-        return _Recorded.apply(ModuleConfig(*network), x, hx, cx, lengths, resets, seed, *parameters)[:3]
+        return _Recorded.apply(ModuleConfig(*network), x, hx, cx, lengths, resets, mask, seed, *parameters)[:3]
     with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.rnnkit.recurrent(x, hx, cx, parameters, lengths, resets, seed, *network)
+        return torch.ops.rnnkit.recurrent(x, hx, cx, parameters, lengths, resets, mask, seed, *network)
 
 
 _library = torch.library.Library("rnnkit", "DEF")
@@ -157,7 +157,8 @@ def _define(name: str, arguments: str, results: str, run: Any, fake: Any) -> Non
     torch.library.register_vmap(f"rnnkit::{name}", _Recorded.vmap, lib=_library)
 
 
-_inputs = "Tensor x, Tensor? hx, Tensor? cx, Tensor[] parameters, Tensor? lengths, Tensor? resets, Tensor? seed"
+_options = "Tensor? lengths, Tensor? resets, Tensor? mask, Tensor? seed"
+_inputs = f"Tensor x, Tensor? hx, Tensor? cx, Tensor[] parameters, {_options}"
 _saved = "Tensor kept, Tensor x, Tensor[] parameters"
 _cotangents = "Tensor? dy, Tensor? dhy, Tensor? dcy"
 _define("recurrent", _inputs, "(Tensor, Tensor, Tensor)", _recurrent, _fake_recurrent)

@@ -196,12 +196,13 @@ class Recurrent(AcceleratedLayers):
         resets: Any = None,
         all_states: bool = False,
         inputs: Any = None,
+        mask: Any = None,
     ) -> tuple[Any, ...]:
         """Run the network, like :class:`rnnkit.torch.GRU`.
 
         Parameters
         ----------
-        input, hx, lengths, resets, all_states
+        input, hx, lengths, resets, all_states, mask
             As there.
         inputs : mapping of str to Tensor, optional
             Side inputs of a cell that declares some: (T, N, H) or (T, N, 1), where input is (T, N, I), else with the
@@ -217,7 +218,7 @@ class Recurrent(AcceleratedLayers):
         RuntimeError, ValueError, TypeError, BackendError
             As there; or side inputs are missing, unknown, or of another shape.
         """
-        return super().forward(self._with_inputs(input, inputs), hx, lengths, resets, all_states)
+        return super().forward(self._with_inputs(input, inputs), hx, lengths, resets, all_states, mask)
 
     def _with_inputs(self, input: Any, inputs: Any) -> Any:
         """Append the side inputs to the columns of the input."""
@@ -233,8 +234,9 @@ class Recurrent(AcceleratedLayers):
             raise TypeError(message("forward", "inputs", expected, got))
         packed = isinstance(input, PackedSequence)
         data = input.data if packed else input
-        columns = [self._expanded(name, inputs[name], data, packed) for name in names]
-        wide = torch.cat([data, *columns], -1)
+        columns = [data, *(self._expanded(name, inputs[name], data, packed) for name in names)]
+        filled = [one for one in columns if one.shape[-1] > 0]  # a cell whose gates have no W takes no x
+        wide = filled[0] if len(filled) == 1 else torch.cat(filled, -1)
         return input._replace(data=wide) if packed else wide
 
     def _expanded(self, name: str, value: Any, data: Tensor, packed: bool) -> Tensor:

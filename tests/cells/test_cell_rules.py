@@ -78,7 +78,6 @@ ARGUMENTS = [
     (dict(gates=[Gate("a", multiplies="m", apart="q")]), "a forward stage | m | R | q | none"),
     (dict(gates=[Gate("a", heads=2), Gate("b")]), "gate b | 2 heads | 1"),
     (dict(gates=[A, Gate("b", None, heads=2)]), "gate b | rows of R | multiplies=None | heads=2"),
-    (dict(gates=[Gate("a", input=False)]), "gates | rows of W | input=False"),
     (dict(gates=[A, Gate("b", None, input=False)]), "gate b | W | R | multiplies=None | apart=None | input=False"),
     (dict(gates=[A, Gate("b", None, apart="q")]), "gate b | R | multiplies=None | apart='q'"),
     (dict(gates=[A, Gate("b", apart="q", input=False)]), "gate b | rows of W | R | apart='q' | input=False"),

@@ -7,6 +7,7 @@ import pytest
 from foreign import assert_outputs, assert_same_bits, assert_same_network, net_of, problem_of
 from messages import says
 from refused import refusals
+from tolerances import assert_close
 
 import rnnkit
 from rnnkit.interop import from_keras, to_keras
@@ -42,16 +43,33 @@ def make_layers(cell, bidirectional=False, num_layers=2, **options):
     return layers
 
 
-def run_keras(layers, problem):
+def run_keras(layers, problem, mask=None):
     """y and the last states of a stack of layers, batch-major inside."""
     y, last = problem.x.swapaxes(0, 1), []
     states = [state for state in (problem.hx, problem.cx) if state is not None]
     for layer in range(problem.num_layers):
         rows = range(layer * problem.directions, (layer + 1) * problem.directions)
-        y, *found = layers[layer](y, initial_state=[state[row] for row in rows for state in states])
+        y, *found = layers[layer](y, initial_state=[state[row] for row in rows for state in states], mask=mask)
         last += found
     last = [keras.ops.convert_to_numpy(state) for state in last]
     return keras.ops.convert_to_numpy(y).swapaxes(0, 1), [np.stack(last[n :: len(states)]) for n in range(len(states))]
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_mask_skips_the_same_steps(cell, bidirectional):
+    """On PyTorch Keras has zeros before the first step that runs: here the first and last run. Bidirectional has zeros
+    at all skipped steps."""
+    layers = make_layers(cell, bidirectional)
+    problem = problem_of(**CELLS[cell][2], bidirectional=bidirectional, dtype="float32")
+    mask = np.random.default_rng(0).random((problem.seq_len, problem.batch_size)) < 0.4
+    mask[0] = mask[-1] = True
+    found = from_keras(layers).infer(problem.x, problem.hx, problem.cx, mask=mask)
+    y, states = run_keras(layers, problem, mask.T)
+    y = np.where(mask[:, :, None], y, found.y) if bidirectional else y
+    for expected, name in zip((y, *states), ("y", "hy", "cy"), strict=False):
+        assert_close(name, getattr(found, name), expected, "float32")
+    assert not mask.all()
 
 
 @pytest.mark.parametrize("use_bias", [True, False])

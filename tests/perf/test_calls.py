@@ -9,7 +9,7 @@ from repository import ROOT
 
 from perf import call_suite
 from perf.__main__ import main
-from perf.call_suite import CALLS, Call, Row
+from perf.call_suite import CASES, Call, Row
 
 STEP = call_suite._step
 SMALL = "gru-t1-n1-h16-l1/infer,rnn-t5-n1-h16-lbi/train"
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("torch_threads_as_before")
 
 
 def test_cases_cover_every_size_once():
-    names = [call.name for call in CALLS]
+    names = [call.name for call in CASES]
     assert len(set(names)) == len(names) == 3 * 4 * 3 * 7 * 3 * 2
     assert "lstm-t100-n32-h512-l2/train" in names
 
@@ -31,12 +31,12 @@ def test_calls_are_timed_and_listed(capsys):
 
 
 def test_slowest_calls_are_listed_first(monkeypatch, capsys):
-    times = {call: number for number, call in enumerate(CALLS)}
+    times = {call: number for number, call in enumerate(CASES)}
     monkeypatch.setattr(call_suite, "measure", lambda call, threads, _: Row(call, threads, 100.0, times[call] + 1.0))
     call_suite.run("*", [2], 0)
-    summary, *worst = capsys.readouterr().out.splitlines()[len(CALLS) :]
-    assert summary == f"{len(CALLS) - 100} of {len(CALLS)} below 1.0"
-    assert [line.split()[0] for line in worst] == [call.name for call in CALLS[:-11:-1]]
+    summary, *worst = capsys.readouterr().out.splitlines()[len(CASES) :]
+    assert summary == f"{len(CASES) - 100} of {len(CASES)} below 1.0"
+    assert [line.split()[0] for line in worst] == [call.name for call in CASES[:-11:-1]]
 
 
 WRONG = {"infer": lambda y: 1.01 * y, "train": lambda y: y + 0.1 * (y - y.detach())}  # the output; a gradient
@@ -66,7 +66,7 @@ def test_calls_are_not_much_slower_than_pytorch():
 
     In a process of its own: here a check of every kernel call takes 30 us of each call that it times.
     """
-    slower = {call.name: 0.0 for call in random.sample(CALLS, 40)}
+    slower = {call.name: 0.0 for call in random.sample(CASES, 40)}
     for seconds in 0.1, 1.0, 2.0:
         slower = {name: ratio for name, ratio in timed(slower, seconds).items() if ratio < LEAST}
         if not slower:

@@ -1,13 +1,14 @@
-"""Suites refuse options that they lack; those of episodes, norms and subnormal numbers compare results, then time."""
+"""Suites refuse options that they lack; those that time two ways of one thing compare their results first."""
 
 import pytest
 from combinations import nightly
 from messages import one_line_says
 
-from perf import __main__, episode_suite, norm_suite, subnormal_suite
+from perf import __main__, episode_suite, mask_suite, norm_suite, subnormal_suite
 from perf import run as perf_run
 from perf.cases import row_name
 from perf.episode_suite import Episodes
+from perf.mask_suite import Masked
 from perf.norm_suite import KINDS
 from perf.norm_suite import Case as Norms
 from perf.programs import table
@@ -15,7 +16,7 @@ from perf.subnormal_suite import Network, Optimizer
 
 pytestmark = pytest.mark.usefixtures("torch_threads_as_before")
 
-SUITES = {"episodes": episode_suite, "norms": norm_suite, "subnormals": subnormal_suite}
+SUITES = {"episodes": episode_suite, "masks": mask_suite, "norms": norm_suite, "subnormals": subnormal_suite}
 ADAM, MOMENTUM = Optimizer("adam"), Optimizer("momentum")
 MODES = "rnn_relu", "rnn_tanh", "lstm", "gru"
 OTHERS = "--tf32 --against torch --passes infer"
@@ -30,6 +31,10 @@ def run(suite, *options):
     ("suite", "cases"),
     [
         ("episodes", {"lstm-n2-h16-e5": Episodes(2, 16, 5), "lstm-n1-h16-e20": Episodes(1, 16, 20)}),
+        (
+            "masks",
+            {f"gru-t6-n3-h16-{one}": Masked("gru", 6, 3, 16, *one.split("/")) for one in ("left/train", "holes/infer")},
+        ),
         ("subnormals", {"gru-t5-n2-h16": Network("GRU", 5, 2, 16), "adam": ADAM, "momentum": MOMENTUM}),
         ("norms", {"dropout-lstm-t4-n2-h16": Norms("dropout-lstm", 4, 2, 16)}),
         *(nightly("norms", {f"{k}-t4-n2-h16": Norms(k, 4, 2, 16)}) for k in KINDS if k != "dropout-lstm"),
@@ -42,7 +47,7 @@ def test_cases_are_timed(suite, cases, monkeypatch, capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*cases]
 
 
-@pytest.mark.parametrize(("suite", "count"), [("episodes", 27), ("norms", 20), ("subnormals", 8)])
+@pytest.mark.parametrize(("suite", "count"), [("episodes", 27), ("masks", 56), ("norms", 20), ("subnormals", 8)])
 def test_case_names_are_unique(suite, count):
     cases = SUITES[suite].CASES
     assert len({case.name for case in cases}) == len(cases) == count
@@ -56,13 +61,19 @@ def wrong_dropout_loop(module, x):
     ("suite", "case", "patched", "wrong"),
     [
         ("episodes", Episodes(2, 16, 5), "perf.episode_suite._loop", lambda own, x, resets: LOOP(own, x, 0 * resets)),
+        (
+            "masks",
+            Masked("gru", 6, 3, 16, "left", "infer"),
+            "rnnkit.cpu.masked.take",
+            lambda mask, x: x[: mask.max_count],
+        ),
         ("norms", Norms("dropout-lstm", 4, 2, 16), "perf.norm_suite._LOOPS", {"dropout-lstm": wrong_dropout_loop}),
         ("subnormals", Network("GRU", 5, 2, 16), "rnnkit.torch.accelerate", lambda own: own.weight_hh_l0.data.zero_()),
     ],
 )
 def test_wrong_results_are_not_timed(suite, case, patched, wrong, monkeypatch):
     monkeypatch.setattr(patched, wrong)
-    with pytest.raises(AssertionError, match="not close"):
+    with pytest.raises(AssertionError, match="not close|not equal"):
         SUITES[suite].measure(case, 1, 0)
 
 
@@ -75,6 +86,7 @@ def test_wrong_results_are_not_timed(suite, case, patched, wrong, monkeypatch):
         ("episodes", "--cases nothing", ["--cases", "lstm-n1-h64-e5", "'nothing'"]),
         ("episodes", "--out a.csv", ["--suite episodes", "--out"]),
         ("episodes", "--against torch", ["--suite episodes", "--against"]),
+        ("masks", "--cases nothing", ["--cases", "lstm-t20-n8-h16-left/infer", "'nothing'"]),
         ("norms", "--cases nothing", ["--cases", "layer-norm-lstm-t50-n8-h64", "'nothing'"]),
         ("programs", "--cases nothing/*", ["--cases", table.PROGRAMS[0].name, "'nothing/*'"]),
         ("programs", "--out a.csv", ["--suite programs", "--out"]),

@@ -134,3 +134,13 @@ class ReadTwice(NamedTuple):
     @gradient("dn dreset")
     def through_output(self, n, dh):
         return dh * (1 - n * n), 0.5 * dh
+
+
+@cell(gates=[Gate(name, input=False) for name in "ifgo"], states="c", inputs="xi xf xg xo")
+class GivenInputs(NamedTuple):
+    """An LSTM whose products W x are computed outside: no gate has rows of W."""
+
+    @forward("h c")
+    def step(self, i, f, g, o, xi, xf, xg, xo, c_prev):
+        c = fma(sigmoid(f + xf), c_prev, sigmoid(i + xi) * tanh(g + xg))
+        return sigmoid(o + xo) * tanh(c), c

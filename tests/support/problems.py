@@ -36,6 +36,7 @@ class Problem:
     seq_len: int = 4
     batch_size: int = 3
     lengths: tuple[int, ...] | None = None
+    masked: bool = False  # whether steps are skipped, see `mask`
     states: bool = True  # initial states given, or None
     seed: int = 0
 
@@ -96,8 +97,6 @@ class Problem:
     @lazy
     def w(self):
         """Scaled by 1/sqrt(H), so that states keep their size through steps and layers."""
-        if self.is_own:
-            return rnnkit.init_weights(self.desc, self.seed)
         values = np.random.default_rng([self.seed, 0]).uniform(-1, 1, rnnkit.num_weights(self.desc))
         return (values / np.sqrt(self.hidden_size)).astype(np.float32).astype(self.dtype)
 
@@ -120,6 +119,20 @@ class Problem:
     @lazy
     def lengths_array(self):
         return None if self.lengths is None else np.array(self.lengths, np.int64)
+
+    @lazy
+    def mask(self):
+        """(T, N): steps to skip before, between and after others, in the last sequence all; None unless `masked`."""
+        if not self.masked:
+            return None
+        found = np.random.default_rng([self.seed, 7]).random((self.seq_len, self.batch_size)) < 0.6
+        found[:2, 0], found[-2:, 1], found[:, 2], found[:, -1] = False, False, True, False
+        return found
+
+    @property
+    def options(self):
+        """Options of forward and infer."""
+        return {"lengths": self.lengths_array, "mask": self.mask}
 
     @lazy
     def dy(self):
@@ -151,10 +164,10 @@ class Problem:
         return replace(self, **changes)
 
     def forward(self, **options):
-        return rnnkit.forward(self.desc, *self.inputs, **{"lengths": self.lengths_array, "seed": self.seed, **options})
+        return rnnkit.forward(self.desc, *self.inputs, **self.options | {"seed": self.seed} | options)
 
     def infer(self):
-        return rnnkit.infer(self.desc, *self.inputs, lengths=self.lengths_array)
+        return rnnkit.infer(self.desc, *self.inputs, **self.options)
 
     def backward(self, workspace, **options):
         return rnnkit.backward(self.desc, self.w, workspace, *self.cotangents, **options)
@@ -166,12 +179,12 @@ class Problem:
 
     def reference(self, masks=None):
         sizes = dict(hidden_size=self.hidden_size, num_layers=self.num_layers, bidirectional=self.bidirectional)
-        given = self.views, self.x, self.hx, self.cx
+        given, steps = (self.views, self.x, self.hx, self.cx), {"lengths": self.lengths, "mask": self.mask}
         if self.is_own:
             kind, activations = type(self.mode).__name__, twin_activations(self.mode)
-            return reference.forward_own(kind, *given, **sizes, lengths=self.lengths, activations=activations)
+            return reference.forward_own(kind, *given, **sizes, **steps, activations=activations)
         options = dict(proj_size=self.proj_size, cell_clip=self.cell_clip, reset_after=self.reset_after)
-        return reference.forward(*given, mode=self.mode, **sizes, **options, lengths=self.lengths, masks=masks)
+        return reference.forward(*given, mode=self.mode, **sizes, **options, **steps, masks=masks)
 
 
 # Every cell that a mode names, as fields of a Problem. The clip is narrow enough to bind in any of them.
@@ -284,7 +297,7 @@ def gradient_problem(problem):
         w = rnnkit.pack_weights(problem.desc, {name: arrays[name] for name in problem.views})
         cx = as_given([arrays[name] for name in states if name in arrays])
         given = arrays["x"], arrays.get("hx"), cx
-        return w, rnnkit.forward(problem.desc, w, *given, lengths=problem.lengths_array, seed=problem.seed)
+        return w, rnnkit.forward(problem.desc, w, *given, **problem.options, seed=problem.seed)
 
     def loss(arrays):
         pairs = zip(run(arrays)[1][:3], problem.cotangents, strict=True)

@@ -256,12 +256,24 @@ ACTIVATIONS = {
 
 
 def forward_own(
-    name, weights, x, hx=None, cx=None, *, hidden_size, num_layers, bidirectional, lengths=None, activations=()
+    name,
+    weights,
+    x,
+    hx=None,
+    cx=None,
+    *,
+    hidden_size,
+    num_layers,
+    bidirectional,
+    lengths=None,
+    mask=None,
+    activations=(),
 ):
     """Run a network of a cell that no mode names; `activations` are functions that its step takes besides."""
     own, size, directions = OWN[name], hidden_size, 2 if bidirectional else 1
     of_w, of_r = own.gates.split(), (own.recurrent or own.gates).split()
     lengths = [len(x)] * x.shape[1] if lengths is None else lengths
+    mask = np.ones(x.shape[:2]) if mask is None else mask
     states = [hx, *([None] * own.states if cx is None else arrays_of(cx))]
     empty = np.zeros((num_layers * directions, x.shape[1], size))
     hy, *finals = (empty.copy() if state is None else np.array(state, np.float64) for state in states)
@@ -281,10 +293,11 @@ def forward_own(
                     found = block.input_side(of_w.index(key), step, size) if key in of_w else 0
                     return found if h is None else found + block.recurrent_side(of_r.index(key), h, size)
 
-                before = tuple(one[row, n] for one in finals)
-                hy[row, n], after = own.step(gate, vectors, hy[row, n], before, *activations)
-                for one, value in zip(finals, after, strict=True):
-                    one[row, n] = value
+                if mask[t, n]:
+                    before = tuple(one[row, n] for one in finals)
+                    hy[row, n], after = own.step(gate, vectors, hy[row, n], before, *activations)
+                    for one, value in zip(finals, after, strict=True):
+                        one[row, n] = value
                 y[t, n, direction * size : (direction + 1) * size] = hy[row, n]
     return Result(y, hy, as_given(finals), None, None, np.inf)
 
@@ -296,21 +309,23 @@ def pseudo_layer(weights, layer, direction):
     return PseudoLayer(*(None if array is None else np.asarray(array, np.float64) for array in named))
 
 
-def run_sequence(layer, x, h, c, *, mode, hidden_size, reverse, cell_clip, reset_after):
-    """One sequence x (length, in) through one layer in one direction; states stand at their own time."""
+def run_sequence(layer, x, h, c, mask, *, mode, hidden_size, reverse, cell_clip, reset_after):
+    """One sequence x (length, in) through one layer in one direction; states stand at their own time. Where `mask` is 0
+    the state stays as it is."""
     hidden = np.zeros((len(x), len(h)))
     cell = np.zeros((len(x), hidden_size))
     kink = np.inf
     for t in reversed(range(len(x))) if reverse else range(len(x)):
         distance = np.inf
-        if mode == "lstm":
+        if not mask[t]:
+            pass
+        elif mode == "lstm":
             h, c, distance = lstm_step(layer, x[t], h, c, hidden_size, cell_clip)
-            cell[t] = c
         elif mode == "gru":
             h = gru_step(layer, x[t], h, hidden_size, reset_after)
         else:
             h, distance = rnn_step(layer, x[t], h, hidden_size, mode)
-        hidden[t] = h
+        hidden[t], cell[t] = h, c
         kink = min(kink, distance)
     return hidden, cell, h, c, kink
 
@@ -329,17 +344,19 @@ def forward(
     cell_clip=None,
     reset_after=True,
     lengths=None,
+    mask=None,
     masks=None,
 ):
     """Run the network on x (T, N, I) with a dict of named weights.
 
     `masks` holds the scaled dropout mask (T, N, D*P) of every layer's output but the last one's; None drops nothing.
-    A layer without `weight_ih` adds its input to every gate's pre-activation.
+    A layer without `weight_ih` adds its input to every gate's pre-activation. `mask` (T, N) is 0 at steps to skip.
     """
     seq_len, batch_size = x.shape[:2]
     directions = 2 if bidirectional else 1
     out_size = proj_size or hidden_size
     lengths = [seq_len] * batch_size if lengths is None else lengths
+    mask = np.ones((seq_len, batch_size)) if mask is None else mask
     states = (num_layers * directions, batch_size)
     hy = np.array(np.zeros((*states, out_size)) if hx is None else hx, np.float64)
     cy = np.array(np.zeros((*states, hidden_size)) if cx is None else cx, np.float64)
@@ -356,7 +373,7 @@ def forward(
             block = pseudo_layer(weights, layer, direction)
             for n, length in enumerate(lengths):
                 hidden[row][:length, n], cell[row][:length, n], hy[row, n], cy[row, n], distance = run_sequence(
-                    block, y[:length, n], hy[row, n], cy[row, n], reverse=direction == 1, **options
+                    block, y[:length, n], hy[row, n], cy[row, n], mask[:, n], reverse=direction == 1, **options
                 )
                 kink = min(kink, distance)
         y = np.concatenate(hidden[layer * directions : (layer + 1) * directions], axis=2)

@@ -6,9 +6,13 @@ import torch
 from attentive import Attentive, H, N, T
 from messages import says
 from optional import needs
+from own_cells import GivenInputs
 from torch_tensors import assert_equal
 
 import rnnkit
+from rnnkit.call.side_inputs import with_inputs
+from rnnkit.cells import AUGRU
+from rnnkit.network import engine
 
 recurrent = needs("rnnkit.torch.recurrent")
 WIDTH = 3
@@ -121,3 +125,39 @@ def test_side_input_of_all_steps_in_graphs_and_transforms(steps):
     if steps:
         compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
         torch.testing.assert_close(torch.autograd.grad(compiled(attention), attention)[0], expected)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_cell_without_w_takes_an_input_without_columns(batch_first):
+    own = recurrent.Recurrent(GivenInputs, 0, 5, batch_first=batch_first, bidirectional=True, dtype=torch.float64)
+    shape = (3, 7) if batch_first else (7, 3)
+    inputs = {
+        name: torch.randn(*shape, 5, dtype=torch.float64, requires_grad=True) for name in ("xi", "xf", "xg", "xo")
+    }
+    x = torch.empty(*shape, 0, dtype=torch.float64)
+    output, (h, c) = own(x, inputs=inputs)
+    output.square().sum().backward()
+    arrays = {name: (one.transpose(0, 1) if batch_first else one).detach().numpy() for name, one in inputs.items()}
+    net = own.network()
+    found = net.forward(np.empty((7, 3, 0)), inputs=arrays)
+    gradients = net.backward(found.workspace, 2 * found.y)
+    ours = output.transpose(0, 1) if batch_first else output
+    assert np.array_equal(ours.detach().numpy(), found.y) and np.array_equal(h.detach().numpy(), found.hy)
+    for name, one in inputs.items():
+        own_gradient = one.grad.transpose(0, 1) if batch_first else one.grad
+        assert np.array_equal(own_gradient.numpy(), gradients.inputs[name])
+
+
+def test_input_and_side_inputs_are_copied_once(monkeypatch):
+    """By the module; the engine takes them as they lie, and gives their gradient so."""
+    seen = []
+
+    def watched(*arguments):
+        seen.append((arguments[2], with_inputs(*arguments)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(engine, "with_inputs", watched)
+    own, inputs = recurrent.Recurrent(AUGRU, 3, 5), {"attention": torch.rand(4, 2, 1)}
+    own(torch.randn(4, 2, 3, requires_grad=True), inputs=inputs, lengths=[4, 2])[0].sum().backward()
+    ((x, wide),) = seen
+    assert np.shares_memory(x, wide) and x.base is not None

@@ -153,8 +153,6 @@ def _check_vectors(declaration):
 
 
 def _check_gates(declaration):
-    if not declaration.input_gates:
-        raise cell_error(declaration, "gates", "include one with rows of W", "input=False for all")
     for name, multiplies, apart, has_input, heads in declaration.gates:
         if multiplies is not None and heads != declaration.heads:
             expected = f"have {declaration.heads} heads like the other gates"

@@ -144,7 +144,7 @@ FAULTS = {
         ("autograd does not watch the input",
          "save_for_backward(x, kept", "save_for_backward(x.detach().clone(), kept"),
         ("second derivatives of initial states pass for zeros", "state.requires_grad else", "False else"),
-        ("lengths are for training", "*arrays, lengths=call.lengths, ", "*arrays, "),
+        ("lengths are for training", "infer(call.desc, *arrays, **call.options, ", "infer(call.desc, *arrays, "),
         ("gradients are views of one storage", "isinstance(flat, np.ndarray)", "False"),
         ("parameters that another thread replaces are freed", "        memory.first = ", "        "),
         ("weights in shared memory are read where they were", "one in found] == self.addresses", "one in found]"),
