@@ -36,6 +36,7 @@ class RNNOptions(TypedDict, total=False):
     dropout: float
     dtype: DType
     allow_tf32: bool
+    learned_initial_state: bool
     batch_first: Literal[False]
 
 

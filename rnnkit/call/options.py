@@ -259,6 +259,7 @@ TABLE = {  # by the title in the docs: whether the option is used, its entries b
         lambda desc, _: not isinstance(desc.mode, str), _EVERY_CALL, YES, _OWN_CELL, YES
     ),
     "`inputs`, of a cell with side inputs": _row(lambda desc, _: desc.inputs_size > 0, _RESETTING, YES, _OWN_CELL, YES),
+    "`learned_initial_state`": _row(lambda desc, _: desc.learned_initial_state, _EVERY_CALL, YES, YES, YES),
     '`dtype="float64"`': _row(lambda desc, _: desc.dtype == "float64", _EVERY_CALL, YES, YES, _DTYPE),
     '`dtype="float16"` or `"bfloat16"`': _row(
         lambda desc, _: desc.dtype not in HOST_DTYPES, _EVERY_CALL, _HALF, YES, _DTYPE

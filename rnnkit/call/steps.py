@@ -23,11 +23,20 @@ class Resets(NamedTuple):
     """
 
     marks: np.ndarray  # (2, T + 1, N) uint8; in a segment, the last row belongs to the step after it
-    from_hx: bool  # whether states are reset to the initial ones; else to zeros
+    from_hx: bool  # whether states are reset to the initial ones of the call
+    learned: tuple[Any, Any] = (None, None)  # else to these, which belong to the network; None: zeros
 
     def part(self, start: int, stop: int) -> Resets:
         """Return the resets of steps start:stop."""
         return self._replace(marks=self.marks[:, start : stop + 1])
+
+    def to(self, hx: Any, cx: Any) -> tuple[Any, Any]:
+        """Return the hidden and the other states that states are reset to, None for zeros, in a call with hx and cx."""
+        return (hx, cx) if self.from_hx else self.learned
+
+    @property
+    def is_to_zeros(self) -> bool:
+        return not self.from_hx and self.learned[0] is None
 
 
 @dataclass(eq=False)  # not frozen, which saves 0.6 us in each call with lengths
@@ -44,6 +53,14 @@ class Steps:
     def listed(self) -> bool:
         """Whether row numbers are listed for every step, because the batch is irregular."""
         return self.padded or self.resets is not None
+
+    def start_from(self, learned: tuple[Any, Any], hx: Any, cx: Any) -> tuple[Any, Any]:
+        """Return hx and cx, for None the network's own initial states, and let resets be to those; None, None: none."""
+        if learned[0] is None:
+            return hx, cx
+        if self.resets is not None:
+            self.resets = self.resets._replace(learned=learned)
+        return learned[0] if hx is None else hx, learned[1] if cx is None else cx
 
     def after(self, states: Any) -> Any:
         """Return the states after each step, (T, N, ...): a view of an array of `states_shape`."""

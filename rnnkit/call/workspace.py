@@ -173,6 +173,7 @@ class Workspace:
         self.steps, self.seed, self.checkpoint_steps = options.steps, options.seed, options.checkpoint_steps
         self.x = inputs["x"]  # `inputs` also has hx and cx: backward must not overwrite them
         self.arrays: dict[str, Any] = {}  # never modified: a later workspace of this size may share the dict
+        self.given_states = True, True  # whether hx and cx were given; else they are zeros or the network's own
         self.input_shapes: dict[str, tuple[int, ...]] = {}  # of the side inputs given
         self.record: Any = None  # state of the GPU engine
         self.lease: Lease | None = None  # of the memory, which becomes idle when no array of this workspace is left

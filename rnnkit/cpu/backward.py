@@ -17,6 +17,8 @@ from rnnkit.cpu.rows import Part, StepRows, rows_of
 from rnnkit.cpu.run import Run, drop, training_runs
 from rnnkit.cpu.scheduler import Scheduler
 from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.states import add_state_gradients
+from rnnkit.descriptor.weights import start_of_initial_states
 from rnnkit_kernels import loop_gradient, weight_gradient
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.operands import BackwardArrays, Gradients, LayerPassBackward
@@ -43,10 +45,12 @@ def backward(
     make = partial(prepare_backward, desc, workspace.arrays, steps, threads, own_route.in_place_back, arena)
     key = desc, steps, threads, own_route.in_place_back, own_route.is_short
     gradient = arena.cached("backward", key, make) if steps.is_kept else make()
-    dhx, dcx = result[1:3]
+    _, dhx, dcx, dw = result
     of_resets = reset_gradients(workspace.steps, dhx, dcx)
+    if is_new:  # the kernel writes what stands before them
+        dw[start_of_initial_states(desc) :] = 0
     gradient.run(backward_arrays(w, workspace.x, dy, *result, of_resets, is_new), result[0])
-    finish_states(desc, workspace.steps, dhx, dcx, of_resets)
+    finish_states(desc, workspace.steps, dhx, dcx, dw, of_resets)
     return result
 
 
@@ -76,21 +80,32 @@ def backward_arrays(
 
 
 def reset_gradients(steps: Steps, dhx: np.ndarray, dcx: Any) -> tuple[Any, Any]:
-    """Return zeros to which resets to hx and cx add their gradients; None if states are reset to zeros or never."""
-    if steps.resets is None or not steps.resets.from_hx:
+    """Return zeros to which resets to other states add their gradients; None if states are reset to zeros or never."""
+    if steps.resets is None or steps.resets.is_to_zeros:
         return None, None
     return np.zeros_like(dhx), None if dcx is None else np.zeros_like(dcx)
 
 
-def finish_states(desc: RNNDescriptor, steps: Steps, dhx: np.ndarray, dcx: Any, of_resets: tuple[Any, Any]) -> None:
-    """Finish dhx and dcx of a batch with resets, which end as the gradients of hx and cx."""
+def finish_states(
+    desc: RNNDescriptor, steps: Steps, dhx: np.ndarray, dcx: Any, dw: np.ndarray, of_resets: tuple[Any, Any]
+) -> None:
+    """Finish dhx and dcx of a batch with resets, which end as the gradients of hx and cx; dw gets that of states which
+    belong to the network."""
     if steps.resets is None:
         return
+    anew = steps.resets.marks[0, 0] > 0  # their hx and cx were never read
     for carried, other in zip((dhx, dcx), of_resets, strict=True):
-        if other is not None:
+        if carried is None:
+            continue
+        forward = carried[:: desc.num_directions]
+        if steps.resets.from_hx:
             carried += other
-        elif carried is not None:  # states that were reset before step 0 were never read
-            carried[:: desc.num_directions, steps.resets.marks[0, 0] > 0] = 0
+        else:
+            if other is not None:
+                other[:: desc.num_directions, anew] += forward[:, anew]
+            forward[:, anew] = 0
+    if not steps.resets.from_hx and of_resets[0] is not None:
+        add_state_gradients(desc, dw, *of_resets)
 
 
 def begin(desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any, wants_dx: bool) -> tuple:

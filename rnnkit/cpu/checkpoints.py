@@ -81,7 +81,7 @@ def backward(
                     gradient.drop(dinput[part], lowest.layer)
         if lowest.direction == desc.num_directions - 1:
             dy = dinput
-    finish_states(desc, steps, dhx, dcx, of_resets)
+    finish_states(desc, steps, dhx, dcx, dw, of_resets)
     return result
 
 

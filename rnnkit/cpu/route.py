@@ -132,8 +132,8 @@ def is_stepwise(desc: RNNDescriptor, steps: Steps) -> bool:
     size = steps.seq_len, steps.batch_size
     count = steps.seq_len * steps.batch_size
     is_short = count * num_weights(desc) <= _STEPWISE_WORK or reads_in_place(desc, *size)
-    from_hx = steps.resets is not None and steps.resets.from_hx
-    return desc.num_directions == 1 and count > 0 and is_short and not from_hx
+    is_to_zeros = steps.resets is None or steps.resets.is_to_zeros
+    return desc.num_directions == 1 and count > 0 and is_short and is_to_zeros
 
 
 def is_stepwise_in_modules(desc: RNNDescriptor, steps: Steps) -> bool:

@@ -247,7 +247,7 @@ def rows_of(steps: Steps, arena: Arena, limit: int, hx: Any = None, cx: Any = No
         arena.rows[batch_size, listed, resets] = rows
     if not listed:
         return rows.relist_evenly(seq_len)
-    rows.reset_to = (hx, cx) if resets and steps.resets.from_hx else (None, None)
+    rows.reset_to = steps.resets.to(hx, cx) if resets else (None, None)
     return rows.relist(seq_len, steps.lengths, steps.resets)
 
 
@@ -272,7 +272,7 @@ def segment_of(
     if not steps.listed:
         return same_length(count, steps.batch_size)
     rows = StepRows(count, steps.batch_size, True, order, resets is not None)
-    rows.reset_to = (hx, cx) if resets is not None and resets.from_hx else (None, None)
+    rows.reset_to = (None, None) if resets is None else resets.to(hx, cx)
     lengths = np.clip(steps.lengths - start, 0, count)
     return rows.relist(count, lengths, None if resets is None else resets.part(start, stop))
 

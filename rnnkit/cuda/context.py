@@ -15,7 +15,7 @@ import numpy as np
 
 from rnnkit.cuda import cudnn
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.descriptor.weights import num_weights, weight_layout
+from rnnkit.descriptor.weights import start_of_initial_states, weight_layout
 from rnnkit.errors import BackendError
 
 _SHAPES = 64  # shapes of batches whose descriptors a thread caches
@@ -202,7 +202,7 @@ class Context:
             byref(bias),
         )
         itemsize = desc.np_dtype.itemsize
-        expected = num_weights(desc) * itemsize, last.start * itemsize
+        expected = start_of_initial_states(desc) * itemsize, last.start * itemsize
         found = size.value, (matrix.value or 0) - start
         if found != expected:
             text = f"the weights must have (bytes, first byte of {last.name}) {expected}, got {found}"

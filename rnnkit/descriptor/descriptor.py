@@ -60,6 +60,10 @@ class RNNDescriptor:
     allow_tf32 : bool
         Allow a GPU to compute float32 faster and less accurately: the factors of products are rounded to TensorFloat-32
         (10 bits of mantissa), and small layers use an algorithm whose tanh has 11 bits. No effect on the CPU.
+    learned_initial_state : bool
+        Whether the initial states belong to the network: blocks h0, c0 and so on behind the biases of the flat buffer,
+        one for each layer and direction, which all sequences share. They take the place of zeros where hx or cx is not
+        given, in resets and in streams; dw has their gradients.
 
     Raises
     ------
@@ -113,6 +117,7 @@ class RNNDescriptor:
     reset_after: bool = True
     dtype: DType = "float32"
     allow_tf32: bool = False
+    learned_initial_state: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -326,5 +331,10 @@ def _check_combination(desc: RNNDescriptor) -> None:
             low, high = map(desc.np_dtype.type, desc.cell_clip)
         if not low < high:
             refuse("cell_clip", f"be (low, high) with low < high in {desc.dtype}")
+    if desc.learned_initial_state and declaration:
+        initial = {f"{state}0" for state in ("h", *declaration.states)}
+        if taken := initial & {vector.name for vector in declaration.vectors}:
+            cure = f"{declaration.name} has a vector {min(taken)}, which names its initial state"
+            refuse("learned_initial_state", "be False", cure)
     if desc.allow_tf32 and desc.dtype != "float32":
         refuse("allow_tf32", f'be False with dtype="{desc.dtype}"', 'only dtype="float32" has TensorFloat-32 products')

@@ -114,4 +114,5 @@ FIELDS: dict[str, Callable[[str, Any], Any]] = {
     "reset_after": _flag,
     "dtype": _dtype,
     "allow_tf32": _flag,
+    "learned_initial_state": _flag,
 }

@@ -19,11 +19,14 @@ from rnnkit.errors import message
 
 FORMAT = 1
 MEMBERS = ("format", "descriptor", "weights")
+_LATER = {"learned_initial_state": False}
+"""Fields that files of earlier versions lack, with their value there; a file has only those with another."""
 
 
 def descriptor_json(desc: RNNDescriptor) -> str:
     """Serialize a descriptor to JSON."""
     found = {field.name: getattr(desc, field.name) for field in fields(desc)}
+    found = {name: value for name, value in found.items() if name not in _LATER or value != _LATER[name]}
     return json.dumps(found | {"mode": serialized(desc.mode)})
 
 
@@ -35,7 +38,7 @@ def descriptor_of(text: str, cell: type | None = None, check_source: bool = True
     expected = {field.name for field in fields(RNNDescriptor)}
     try:
         found = json.loads(text)
-        missing, unknown = sorted(expected - set(found)), sorted(set(found) - expected)
+        missing, unknown = sorted(expected - set(found) - set(_LATER)), sorted(set(found) - expected)
         if missing or unknown:
             raise ValueError(f"missing fields {missing} and unknown fields {unknown}")
         return RNNDescriptor(**found | {"mode": deserialized(found["mode"], cell, check_source)})

@@ -1,7 +1,8 @@
 """The flat weight buffer: this module defines the order of its blocks.
 
 The order is that of cuDNN's weight space and of MXNet's RNN operator, without padding or alignment: first the matrices
-of all pseudo-layers, then the biases of all, then the vectors of all, if the cell has vectors.  Size, views, packing
+of all pseudo-layers, then the biases of all, then the vectors of all, if the cell has vectors. Initial states that
+belong to the network stand behind them: h0 of all pseudo-layers, then the other states of each. Size, views, packing
 and initialisation follow from it.
 """
 
@@ -143,7 +144,7 @@ def weight_views(desc: RNNDescriptor, w: Any) -> dict[str, Any]:
 def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
     """Return a new buffer of random weights and biases, uniform in [-1/sqrt(H), 1/sqrt(H)].
 
-    A cell may declare other ranges for its vectors and scalars.
+    A cell may declare other ranges for its vectors and scalars. Learned initial states are zeros.
 
     Parameters
     ----------
@@ -184,9 +185,11 @@ def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
         raise kind(f"init_weights: seed is not accepted by numpy.random.default_rng: {error}") from error
     bound = 1.0 / sqrt(desc.hidden_size)
     w = np.empty(_size(desc), desc.np_dtype)
-    vectors = desc.cell.declaration.vectors
-    vector_blocks = _layout(desc)[len(_layout(desc)) - desc.num_pseudo_layers * len(vectors) :]
-    end = vector_blocks[0].start if vector_blocks else w.size
+    vectors, first = desc.cell.declaration.vectors, start_of_initial_states(desc)
+    w[first:] = 0
+    blocks = [block for block in _layout(desc) if block.start < first]
+    vector_blocks = blocks[len(blocks) - desc.num_pseudo_layers * len(vectors) :]
+    end = vector_blocks[0].start if vector_blocks else first
     for start in range(0, end, _DRAW_CHUNK):
         part = w[start : min(start + _DRAW_CHUNK, end)]
         part[:] = uniform(rng, -bound, bound, part.size)
@@ -318,7 +321,23 @@ def _vectors(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, 
         yield vector.name, (1 if isinstance(vector, Scalar) else desc.hidden_size,)
 
 
-_BLOCKS = _matrices, _biases, _vectors
+def _initial_hidden(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    if desc.learned_initial_state:
+        yield "h0", (desc.output_size,)
+
+
+def _initial_others(desc: RNNDescriptor, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for state in desc.states if desc.learned_initial_state else ():
+        yield f"{state}0", (desc.hidden_size,)
+
+
+_BLOCKS = _matrices, _biases, _vectors, _initial_hidden, _initial_others
+
+
+def start_of_initial_states(desc: RNNDescriptor) -> int:
+    """Return where the initial states begin in the flat buffer: its size if the network has none."""
+    own = desc.output_size + desc.states_size if desc.learned_initial_state else 0
+    return _size(desc) - desc.num_pseudo_layers * own
 
 
 def check_size(function: str, desc: RNNDescriptor) -> None:

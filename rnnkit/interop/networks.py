@@ -154,7 +154,7 @@ def blocks_of(
     if mode not in modes and not isinstance(mode, tuple(cells)):
         known = " or ".join([*(f'"{name}"' for name in modes), *(cell.__name__ for cell in cells)])
         raise ValueError(message(function, "net.desc.mode", f"be {known}", repr(mode), "net.save saves any cell"))
-    for option, values in {"dtype": HOST_DTYPES, **allowed}.items():
+    for option, values in {"dtype": HOST_DTYPES, "learned_initial_state": (False,), **allowed}.items():
         found = getattr(net.desc, option)
         if found not in values:
             listed = " or ".join(repr(value) if isinstance(value, str) else str(value) for value in values)

@@ -99,7 +99,8 @@ def save_safetensors(net: Network, path: str | PathLike[str], prefix: str = "") 
     load it unless the network has only one bias, ``input_mode="skip"``, ``reset_after=False`` or ``cell_clip``.
     """
     module_prefix = with_dot("save_safetensors", prefix)
-    blocks = blocks_of("save_safetensors", net, "float16 and bfloat16 networks run only on a GPU")
+    why, own = "float16 and bfloat16 networks run only on a GPU", {"learned_initial_state": (False, True)}
+    blocks = blocks_of("save_safetensors", net, why, **own)
     package("save_safetensors", "safetensors")
     from safetensors.numpy import save
 

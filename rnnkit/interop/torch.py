@@ -27,7 +27,7 @@ from rnnkit.interop.networks import (
 )
 from rnnkit.network.classes import mode_of
 
-_NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(\d{1,9})(_reverse)?")
+_NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh|h0|c0)_l(\d{1,9})(_reverse)?")
 _FIRST = "weight_hh_l0"  # all three modules have it
 
 
@@ -124,6 +124,7 @@ def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str,
     recurrent = None if module is None else _recurrent_at("to_torch", module, prefix)
     cells = () if recurrent is None else (type(getattr(net, "mode", None)),)  # another cell raises below
     options = {"input_mode": ("linear",), "cell_clip": (None,), "reset_after": (True,)}
+    options["learned_initial_state"] = (False, True)  # of a module of rnnkit.torch
     blocks = blocks_of("to_torch", net, why, cells, **options)
     if recurrent is not None and net.desc.mode != recurrent.cell:
         raise ValueError(message("to_torch", "module", f"be of {net.desc.mode!r}", f"one of {recurrent.cell!r}"))
@@ -196,6 +197,7 @@ def _descriptor(
         bias="both" if any(block.startswith("bias") for block, *_ in parts) else "none",
         proj_size=None if projection is None else projection.shape[0],
         dropout=dropout,
+        learned_initial_state=any(block in ("h0", "c0") for block, *_ in parts),
         dtype=common_dtype("from_torch", {prefix + name: array for name, array in arrays.items()}),
     )
 

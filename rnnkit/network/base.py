@@ -251,16 +251,8 @@ class BaseNetwork(Generic[States]):
             Initial hidden state. None: zeros.
         cx : ndarray (L*D, N, H), optional
             Initial cell state, LSTM only. None: zeros. A tuple of arrays for a cell with several states.
-        lengths : array_like (N,) of int, optional
-            Length of each sequence, 0..T. None: T for all.
-        mask : array_like (T, N) of 0 and 1, optional
-            0 skips step t of sequence n: its state stays as it is.
-        inputs : mapping of str to ndarray, optional
-            Side inputs, for a cell that declares them.
-        resets : array_like (T, N) of 0 and 1, optional
-            1 resets the state of sequence n before step t.
-        initial : {"zeros", "hx"}, optional
-            The state after a reset.
+        lengths, mask, inputs, resets, initial : optional
+            Lengths of the sequences, steps to skip, side inputs and resets, as for :func:`rnnkit.forward`.
         seed, first_row : int, optional
             Seed of dropout and noise (None: random), and the index of the first sequence in a larger batch.
         workspace : Workspace, optional

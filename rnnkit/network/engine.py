@@ -16,7 +16,7 @@ from rnnkit.call.side_inputs import shapes_of, split_gradient, with_inputs
 from rnnkit.call.workspace import Workspace, check_workspace
 from rnnkit.common.arrays import Array, device_of
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
-from rnnkit.descriptor.states import arrays_of, concatenate_states, split_states
+from rnnkit.descriptor.states import add_state_gradients, arrays_of, concatenate_states, learned_states, split_states
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.results import Backward, BackwardWithInputs, Forward, Infer
 from rnnkit.types import Initial
@@ -93,10 +93,10 @@ def forward(
     x : ndarray (T, N, I), desc.dtype
         Input, time first. The workspace keeps a reference: do not change x before backward.
     hx : ndarray (L*D, N, P), optional
-        Initial hidden state. None: zeros.
+        Initial hidden state. None: zeros, or the network's own with `learned_initial_state`.
     cx : ndarray (L*D, N, H), optional
-        Initial cell state, only for LSTM and cells with states. None: zeros. A tuple of arrays for a cell with several
-        states; cy is then a tuple, too.
+        Initial cell state, only for LSTM and cells with states. None: as for hx. A tuple of arrays for a cell with
+        several states; cy is then a tuple, too.
     lengths : array_like (N,) of int, optional
         Length of each sequence, 0..T; the order does not matter. None: T for all.
     mask : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
@@ -111,8 +111,8 @@ def forward(
         direction is reset between the same two steps. Values beyond the length of a sequence are ignored. No reset may
         be at a step that `mask` skips.
     initial : {"zeros", "hx"}, optional
-        The state after a reset: zeros, or hx and cx of the sequence. With "hx", dhx and dcx are sums over the episodes
-        of a sequence.
+        The state after a reset: zeros (with `learned_initial_state` the network's own), or hx and cx of the sequence.
+        With "hx", dhx and dcx are sums over the episodes of a sequence.
     seed : int, optional
         Seed of dropout and of a cell's noises, an unsigned 64-bit integer. None: a random seed. ``workspace.seed`` has
         the seed that was used.
@@ -185,10 +185,11 @@ def forward(
         memory = (shelf.take() if shelf is not None else None) or backend_module.Memory()
     try:
         memory.renew(call)
-        cx = concatenate_states(desc, cx)
-        x = with_inputs("forward", desc, x, inputs)
+        given, x = (hx is not None, cx is not None), with_inputs("forward", desc, x, inputs)
+        learned, cx = learned_states(desc, w, batch_size), concatenate_states(desc, cx)
+        hx, cx = options.steps.start_from(learned, hx, cx)
         filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, options, memory)
-        filled.input_shapes = shapes_of(desc, inputs)
+        filled.input_shapes, filled.given_states = shapes_of(desc, inputs), given
         y, hy, cy = backend_module.forward(desc, w, x, hx, cx, filled)
         debugging.note(filled, w)
         if shelf is not None:
@@ -316,6 +317,9 @@ def gradients_of(
         dx, dhx, dcx, dw = backend_module.backward(
             desc, w, workspace, dy, dhy, concatenate_states(desc, dcy), dw, wants_dx or bool(desc.inputs_size)
         )
+        if desc.learned_initial_state:
+            unless_given = zip((dhx, dcx), workspace.given_states, strict=True)
+            add_state_gradients(desc, dw, *(None if given else one for one, given in unless_given))
         if workspace.input_shapes:
             dx, of_inputs = split_gradient(desc, dx, workspace.input_shapes)
             return BackwardWithInputs(dx, dhx, split_states(desc, dcx), dw, of_inputs)
@@ -347,11 +351,8 @@ def infer(
         The flat weight buffer. For many calls with the same weights use :func:`rnnkit.prepare`, which packs them once.
     x : ndarray (T, N, I), desc.dtype
         Input, time first.
-    hx : ndarray (L*D, N, P), optional
-        Initial hidden state. None: zeros.
-    cx : ndarray (L*D, N, H), optional
-        Initial cell state, only for LSTM and cells with states. None: zeros. A tuple of arrays for a cell with several
-        states; cy is then a tuple, too.
+    hx, cx : ndarray (L*D, N, P) and (L*D, N, H), optional
+        Initial states, as in :func:`rnnkit.forward`.
     lengths : array_like (N,) of int, optional
         Length of each sequence, 0..T; the order does not matter. None: T for all.
     mask : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
@@ -392,5 +393,6 @@ def infer(
     checks.weights("infer", w, desc, x)
     backend_module = backend("infer", "infer", desc, x, options)
     x, cx = with_inputs("infer", desc, x, inputs), concatenate_states(desc, cx)
+    hx, cx = options.steps.start_from(learned_states(desc, w, batch_size), hx, cx)
     y, hy, cy = backend_module.infer(desc, w, x, hx, cx, options)
     return Infer(y, hy, split_states(desc, cy))

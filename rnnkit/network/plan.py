@@ -10,11 +10,11 @@ import numpy as np
 from rnnkit.call import checks
 from rnnkit.call.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, marks_of_step, options_of, unsupported
 from rnnkit.call.side_inputs import with_inputs
-from rnnkit.call.steps import with_rows, with_zeros
+from rnnkit.call.steps import with_rows
 from rnnkit.common.arrays import Array, copy_of, library_of
 from rnnkit.common.numbers import MAX_SIZE
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
-from rnnkit.descriptor.states import concatenate_states, split_states
+from rnnkit.descriptor.states import concatenate_states, learned_states, split_states
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.engine import backend, check_call
 from rnnkit.network.results import Infer
@@ -41,6 +41,7 @@ class Plan(Generic[States]):
         self.desc, self.precision, self._options = desc, options.precision, options
         backend_module = backend("prepare", "plan.infer", desc, w, options)
         self._flat = copy_of(w)  # for pickling
+        self._initial_states = partial(learned_states, desc, self._flat)
         arguments = () if self.precision is None else (self.precision,)  # CPU engine only
         self._network = backend_module.prepare(desc, self._flat, *arguments)
         self._place = QUANTIZED if self.precision else NUMPY if library_of(w) is np else CUPY
@@ -102,8 +103,9 @@ class Plan(Generic[States]):
         # prepare has checked the network itself; only on a GPU the number of steps matters.
         if not (lengths is resets is mask is None) or self._place is CUPY:
             check("infer", self.desc, options, "plan.infer", self._place)
-        x = with_inputs("infer", self.desc, x, inputs)
-        y, hy, cy = self._network.infer(x, hx, concatenate_states(self.desc, cx), options)
+        x, cx = with_inputs("infer", self.desc, x, inputs), concatenate_states(self.desc, cx)
+        hx, cx = options.steps.start_from(self._initial_states(batch_size), hx, cx)
+        y, hy, cy = self._network.infer(x, hx, cx, options)
         return Infer(y, hy, split_states(self.desc, cy))
 
     def step(
@@ -116,13 +118,13 @@ class Plan(Generic[States]):
         x : ndarray (N, I), desc.dtype
             Input of the step.
         hx : ndarray (L, N, P), optional
-            Hidden state before the step. None: zeros.
+            Hidden state before the step. None: zeros, or the network's own.
         cx : ndarray (L, N, H), optional
             Cell state before the step, LSTM only. None: zeros. A tuple of arrays for a cell with several states.
         inputs : mapping of str to ndarray, optional
             Side inputs, for a cell that declares them, by name: (N, H) or (N, 1).
         resets : array_like (N,) of bool, integers or floats that are 0 or 1, optional
-            1 sets the state of sequence n to zeros before the step.
+            1 sets the state of sequence n to zeros, or to the network's own, before the step.
         mask : array_like (N,) of bool, integers or floats that are 0 or 1, optional
             0 skips the step of sequence n: its state stays as it is, and y is that of the last layer's hx.
 
@@ -154,14 +156,16 @@ class Plan(Generic[States]):
             raise self._no_step.error("step", desc, self._options)
         checks.step("step", x, hx, cx, desc, self._network.weights)
         anew, skipped = marks_of_step("step", desc, resets, mask, len(x), "plan.step", self._place)
+        cx, own = concatenate_states(desc, cx), (None, None)
+        if desc.learned_initial_state:
+            own = self._initial_states(len(x))
+            hx, cx = own[0] if hx is None else hx, own[1] if cx is None else cx
         if anew is not None:
-            hx = with_zeros(hx, anew)
-            cx = tuple(with_zeros(one, anew) for one in cx) if isinstance(cx, tuple) else with_zeros(cx, anew)
+            hx, cx = with_rows(hx, own[0], anew), with_rows(cx, own[1], anew)
         if inputs is not None or desc.inputs_size:
             x = with_inputs("step", desc, x, inputs)
         if len(desc.states) < 2 and skipped is None:
             return Infer(*self._network.step(x, hx, cx))
-        cx = concatenate_states(desc, cx)
         y, hy, cy = self._network.step(x, hx, cx)
         if skipped is not None:
             y = with_rows(y[None], None if hx is None else hx[-1:], skipped)[0]
@@ -192,7 +196,7 @@ class Plan(Generic[States]):
             expected = "be at least 1" if num_streams < 1 else f"be at most {MAX_SIZE}"
             raise ValueError(message("stream", "num_streams", expected, num_streams))
         check("stream", self.desc, self._options, "stream.step", self._place)
-        return Stream(self, self._network, int(num_streams), self._place)
+        return Stream(self, self._network, int(num_streams), self._place, self._initial_states)
 
 
 def prepare(desc: RNNDescriptor, w: Array, *, precision: Precision | None = None) -> Plan[Any]:

@@ -69,7 +69,14 @@ class Stream:
     >>> stream.restore(saved)
     """
 
-    def __init__(self, plan: Any, network: Any, num_streams: int, place: str) -> None:
+    def __init__(
+        self,
+        plan: Any,
+        network: Any,
+        num_streams: int,
+        place: str,
+        initial_states: Callable[[int], tuple[Any, Any]],
+    ) -> None:
         self.plan, self.desc, self.num_streams, self._network = plan, plan.desc, num_streams, network
         self._place = place  # in the table of options
         self._library: Any = library_of(network.weights)
@@ -80,12 +87,17 @@ class Stream:
         self._positions = np.empty(num_streams, np.int64)  # stream -> index in `rows`, to find duplicates
         sizes = {"hx": self.desc.output_size} | ({"cx": self.desc.states_size} if self.desc.has_cell_state else {})
         self._names = tuple(sizes)
-        self._states = self._exclusively("stream", self._zeros, sizes.values())
+        own, self._initial_states = zip(initial_states(1), sizes, strict=False), initial_states
+        self._initial = tuple(0 if one is None else one for one, _ in own)  # of a stream, for each state
+        self._states = self._exclusively("stream", self._started, sizes.values())
         self._buffers: Any = None  # output of a step of all streams; swapped with the states
 
-    def _zeros(self, sizes: Iterable[int]) -> tuple[Any, ...]:
+    def _started(self, sizes: Iterable[int]) -> tuple[Any, ...]:
         shape = self.desc.num_layers, self.num_streams
-        return tuple(self._library.zeros((*shape, size), self.desc.np_dtype) for size in sizes)
+        states = tuple(self._library.empty((*shape, size), self.desc.np_dtype) for size in sizes)
+        for array, initial in zip(states, self._initial, strict=True):
+            array[...] = initial
+        return states
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.plan.stream, (self.num_streams,), self.state
@@ -120,7 +132,7 @@ class Stream:
         inputs : mapping of str to ndarray, optional
             Side inputs, for a cell that declares them, by name: (n, H) or (n, 1).
         resets : array_like (n,) of bool, integers or floats that are 0 or 1, optional
-            1 sets the state of stream rows[i] to zeros before the step.
+            1 sets the state of stream rows[i] to zeros, or to the network's own, before the step.
         mask : array_like (n,) of bool, integers or floats that are 0 or 1, optional
             0 skips the step of stream rows[i]: its state stays as it is, and y is that of the last layer. `rows`
             without them takes less time.
@@ -162,7 +174,7 @@ class Stream:
         inputs : mapping of str to ndarray, optional
             Side inputs, for a cell that declares them, by name: (T, n, H), (T, n, 1), or (n, H) for all steps.
         resets : array_like (T, n) of bool, integers or floats that are 0 or 1, optional
-            1 sets the state of stream rows[i] to zeros before that step.
+            1 sets the state of stream rows[i] to zeros, or to the network's own, before that step.
         mask : array_like (T, n) of bool, integers or floats that are 0 or 1, optional
             0 skips that step of stream rows[i], as in :func:`rnnkit.forward`.
 
@@ -181,7 +193,7 @@ class Stream:
         return self._exclusively("run", self._run, x, lengths, rows, inputs, resets, mask)
 
     def reset(self, rows: Any = None) -> None:
-        """Reset all streams, or some, to a state of zeros.
+        """Reset all streams, or some, to a state of zeros, or to the network's own initial state.
 
         Parameters
         ----------
@@ -246,7 +258,7 @@ class Stream:
         anew, skipped = marks_of_step("step", self.desc, resets, mask, count, "stream.step", self._place)
         x = with_inputs("step", self.desc, x, inputs)
         if rows is None:
-            self._zero(states, anew)
+            self._reset_rows(states, anew)
             # Taken from `self` first: an interrupted step must not leave its output shared with the states.
             buffers, self._buffers = self._buffers or network.buffers(count), None
             y, *after = network.step(x, *states, buffers=buffers)
@@ -255,7 +267,7 @@ class Stream:
             self._buffers = buffers and (*states, *buffers[len(states) :])
         else:
             states, buffers = self._gather(rows)
-            self._zero(states, anew)
+            self._reset_rows(states, anew)
             y, *after = network.step(x, *states, buffers=buffers)
             self._skip(y, after, states, skipped)
             self._scatter(rows, after)
@@ -264,11 +276,10 @@ class Stream:
         out[...] = y
         return out
 
-    @staticmethod
-    def _zero(states: Iterable[np.ndarray], rows: np.ndarray | None) -> None:
-        """Set the states of the marked rows to zeros."""
-        for array in states if rows is not None else ():
-            array[:, rows] = 0
+    def _reset_rows(self, states: Iterable[np.ndarray], rows: np.ndarray | None) -> None:
+        """Set the states of the marked rows to the initial ones."""
+        for array, initial in zip(states, self._initial, strict=True) if rows is not None else ():
+            array[:, rows] = initial
 
     @staticmethod
     def _skip(y: Any, after: Iterable[Any], before: Sequence[Any], rows: np.ndarray | None) -> None:
@@ -287,6 +298,7 @@ class Stream:
         if not (lengths is resets is mask is None) or self._place is CUPY:  # as in Plan.infer
             check("run", self.desc, options, "stream.run", self._place)
         x = with_inputs("run", self.desc, x, inputs)
+        options.steps.start_from(self._initial_states(count), None, None)
         hx, cx, *_ = *(self._states if rows is None else self._gather(rows)[0]), None
         y, *after = self._network.infer(x, hx, cx, options)
         self._scatter(rows, after)
@@ -294,7 +306,7 @@ class Stream:
 
     def _reset(self, rows: Any) -> None:
         rows, _, _ = self._checked_rows("reset", rows)
-        self._scatter(rows, [0] * len(self._states))
+        self._scatter(rows, list(self._initial))
 
     def _state(self) -> dict[str, np.ndarray]:
         return {name: np.array(on_host(array)) for name, array in zip(self._names, self._states, strict=True)}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from rnnkit.errors import wrong_type
+from rnnkit.errors import message, wrong_type
 from rnnkit.torch.classes import NAMES, NotSupported, accelerated_class, is_accelerated, plain_class
 from rnnkit.torch.modules import release
 
@@ -139,10 +139,16 @@ def restore(model: nn.Module) -> tuple[str, ...]:
     ------
     TypeError
         `model` is not a module.
+    ValueError
+        A module has `learned_initial_state`, which PyTorch's lack. Nothing has been changed.
     """
+    found = [(name, module, plain_class(type(module))) for name, module in _recurrent("restore", model)]
+    for name, module, kind in found:
+        if kind is not None and getattr(module, "learned_initial_state", False):
+            expected = f"be False in module {name!r}: PyTorch's {kind.__name__} has no initial states of its own"
+            raise ValueError(message("restore", "learned_initial_state", expected, True))
     changed = []
-    for name, module in _recurrent("restore", model):
-        kind = plain_class(type(module))
+    for name, module, kind in found:
         if kind is not None:
             module.__class__ = kind
             if isinstance(module, nn.RNNBase):

@@ -30,6 +30,7 @@ class ModuleConfig(NamedTuple):
     proj_size: int
     dropout: float
     training: bool
+    learned_initial_state: bool = False
 
 
 @lru_cache(256)

@@ -14,7 +14,7 @@ from torch import nn
 
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import weight_layout
-from rnnkit.errors import BackendError
+from rnnkit.errors import BackendError, wrong_type
 from rnnkit.torch import calls, plain
 from rnnkit.torch.arrays import to_array
 from rnnkit.torch.descriptor import DTYPES, ModuleConfig, descriptor
@@ -189,7 +189,42 @@ def release(module: nn.Module) -> None:
 
 
 class AcceleratedLayers(Accelerated, nn.RNNBase):
-    """Base class of the modules over sequences."""
+    """Base class of the modules over sequences.
+
+    With `learned_initial_state` the parameters h0_l0, c0_l0 and so on, of the shapes of :func:`rnnkit.weight_layout`,
+    take the place of zeros where no states are given, and in resets. They start as zeros.
+    """
+
+    learned_initial_state = False
+
+    def __init__(self, *arguments: Any, learned_initial_state: bool = False, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if not isinstance(learned_initial_state, bool):
+            raise wrong_type(type(self).__name__, "learned_initial_state", "a bool", learned_initial_state)
+        if learned_initial_state:
+            self.learned_initial_state = True
+            like, names = self._flat_weights[0], dict(self.named_parameters())
+            with torch.inference_mode(False):
+                for name, shape, _ in weight_layout(self._rnnkit_desc(0.0)):
+                    if name not in names:
+                        self.register_parameter(name, nn.Parameter(like.new_zeros(shape)))
+            self.flatten_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise all parameters as PyTorch does, and initial states as zeros."""
+        super().reset_parameters()
+        self._zero_initial_states()
+
+    def _zero_initial_states(self) -> None:
+        names = {f"{state}0" for state in self._rnnkit_states} if self.learned_initial_state else ()
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if name.rpartition("_l")[0] in names:
+                    parameter.zero_()
+
+    def extra_repr(self) -> str:
+        """Return the arguments in the module's repr."""
+        return super().extra_repr() + ", learned_initial_state=True" * self.learned_initial_state
 
     @property
     def _rnnkit_mode(self) -> str:
@@ -197,7 +232,8 @@ class AcceleratedLayers(Accelerated, nn.RNNBase):
 
     def _rnnkit_network(self, dropout: float) -> ModuleConfig:
         sizes = self.mode, self.input_size, self.hidden_size, self.num_layers, self.bidirectional
-        return ModuleConfig(*sizes, self.bias, self.proj_size, dropout, self.training)
+        options = self.bias, self.proj_size, dropout, self.training, self.learned_initial_state
+        return ModuleConfig(*sizes, *options)
 
     def _rnnkit_dtype(self) -> torch.dtype:
         return self._flat_weights[0].dtype
@@ -225,8 +261,8 @@ class AcceleratedLayers(Accelerated, nn.RNNBase):
         input : Tensor (T, N, I), (N, T, I) with batch_first, (T, I) for one sequence, or PackedSequence
             The sequences.
         hx : Tensor (L*D, N, P), for an LSTM a tuple of that and (L*D, N, H), optional
-            Initial states, without N for one sequence. None is zeros. A cell with further states takes a tuple of h
-            and each of them, in order.
+            Initial states, without N for one sequence. None is zeros, or the module's own. A cell with further states
+            takes a tuple of h and each of them, in order.
         lengths : array_like (N,) of int, optional
             Length of each sequence, 0..T, in any order; None is T for all. Not with a PackedSequence.
         resets : Tensor or array_like (T, N), (N, T) with batch_first, (T,) for one sequence, optional

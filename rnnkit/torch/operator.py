@@ -150,7 +150,8 @@ _library = torch.library.Library("rnnkit", "DEF")
 
 def _define(name: str, arguments: str, results: str, run: Any, fake: Any) -> None:
     network = "str mode, int input_size, int hidden_size, int num_layers, bool bidirectional, bool bias, int proj_size"
-    _library.define(f"{name}({arguments}, {network}, float dropout, bool training) -> {results}")
+    network = f"{network}, float dropout, bool training, bool learned_initial_state"
+    _library.define(f"{name}({arguments}, {network}) -> {results}")
     for device in "CPU", "CUDA":
         _library.impl(name, run, device)
     torch.library.register_fake(f"rnnkit::{name}", fake, lib=_library)

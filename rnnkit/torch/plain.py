@@ -87,6 +87,8 @@ def find_flat(
     """Locate a module's parameters, named in the buffer's order; None if they are not in one buffer on the CPU."""
     ordered = [parameters.get(name) for name in names]
     first = ordered[0]
+    if desc.learned_initial_state:  # only calls with a workspace have gradients of them
+        return None
     if any(type(one) is not Parameter for one in ordered) or not first.is_cpu or first.dtype not in _DTYPES:
         return None
     if not are_neighbours(desc, ordered):

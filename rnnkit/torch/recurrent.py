@@ -69,6 +69,8 @@ class Recurrent(AcceleratedLayers):
         Whether each layer also runs over the sequence in reverse (D = 2).
     proj_size : int
         P, the size of the projected output, if the cell supports it; 0 is no projection.
+    learned_initial_state : bool
+        Whether initial states are parameters, h0_l0 and so on; see :class:`rnnkit.RNNDescriptor`. They start as zeros.
     device : torch.device, optional
         Device of the parameters. Networks of cells run only on the CPU.
     dtype : torch.dtype, optional
@@ -115,6 +117,7 @@ class Recurrent(AcceleratedLayers):
         bidirectional: bool = False,
         *,
         proj_size: int = 0,
+        learned_initial_state: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -125,6 +128,7 @@ class Recurrent(AcceleratedLayers):
         dtype = torch.get_default_dtype() if dtype is None else dtype
         own = checked("Recurrent", cell, "cell"), input_size, hidden_size, num_layers, bidirectional
         options = {"bias": bias, "dropout": dropout, "proj_size": proj_size, "dtype": DTYPES.get(dtype, "float32")}
+        options["learned_initial_state"] = self.learned_initial_state = learned_initial_state
         desc = RNNDescriptor(*own, **options)  # type: ignore[arg-type]
         if desc.dropout and desc.num_layers == 1:
             warnings.warn(f"Recurrent: dropout={desc.dropout} has no effect with num_layers=1", stacklevel=2)
@@ -187,6 +191,7 @@ class Recurrent(AcceleratedLayers):
         for name, parameter in self.named_parameters():
             low, high = self._ranges.get(name.rpartition("_l")[0], (None, None))
             nn.init.uniform_(parameter, -bound if low is None else low, bound if high is None else high)
+        self._zero_initial_states()
 
     def forward(
         self,
@@ -337,7 +342,8 @@ class Recurrent(AcceleratedLayers):
                 expected = f"be {' or '.join(map(str, allowed))}"
                 raise ValueError(message("from_network", f"net.desc.{option}", expected, getattr(desc, option)))
         sizes = desc.mode, desc.input_size, desc.hidden_size, desc.num_layers, desc.bias != "none", batch_first
-        options = {"proj_size": desc.proj_size or 0, "dtype": getattr(torch, desc.dtype)}
+        options = {"proj_size": desc.proj_size or 0, "learned_initial_state": desc.learned_initial_state}
+        options["dtype"] = getattr(torch, desc.dtype)
         module = cls(*sizes, desc.dropout, desc.bidirectional, **options, device="meta")
         with torch.inference_mode(False):
             module.to_empty(device="cpu")

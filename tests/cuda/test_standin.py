@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import gpu as on_gpu
+import numpy as np
 import pytest
 import standin_cudnn
 import standin_cupy as cupy
@@ -12,7 +13,13 @@ from gpu import assert_as_on_the_host, fetched, moved
 from messages import says
 from problems import Problem
 from standin_rules import SMALL_H, STANDARD
-from tolerances import GRADIENTS, OUTPUTS, assert_same_results
+from tolerances import (
+    GRADIENTS,
+    OUTPUTS,
+    assert_close_on_gpu,
+    assert_gradient_close_on_gpu,
+    assert_same_results,
+)
 
 import rnnkit
 from rnnkit.cuda.cudnn import DEFAULT_MATH, FMA_MATH, TENSOR_OP_MATH
@@ -244,3 +251,17 @@ def test_simultaneous_backward_calls_run_forward_once_more(standin):
     assert standin.calls.count("cudnnRNNForward") == 1
     for found in results:
         assert_same_results(found, expected, GRADIENTS)
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_learned_initial_states_are_given_to_cudnn_and_get_their_gradients(standin, mode):
+    """cuDNN reads the part of the flat buffer before them."""
+    host = rnnkit.Network(mode, 3, 5, 2, True, learned_initial_state=True, seed=0)
+    start = rnnkit.num_weights(rnnkit.RNNDescriptor(mode, 3, 5, 2, True))
+    host.weights[start:] = np.random.default_rng(0).normal(size=host.weights.size - start)
+    net, x = host.to(cupy), np.random.default_rng(1).standard_normal((4, 2, 3), np.float32)
+    found, expected = net.forward(cupy.asarray(x), lengths=[4, 0]), host.forward(x, lengths=[4, 0])
+    gradients, wanted = net.backward(found.workspace, found.y), host.backward(expected.workspace, expected.y)
+    assert_close_on_gpu("y", found.y.get(), expected.y, "float32")
+    assert_gradient_close_on_gpu("dw", gradients.dw.get(), wanted.dw, "float32")
+    assert wanted.dw[start:].all()

@@ -32,6 +32,7 @@ from rnnkit.cells import forward as stage
 X = np.random.default_rng(0).standard_normal((3, 2, 5), np.float32)
 INPUTS = {"a": np.random.default_rng(1).standard_normal((3, 2, 4), np.float32)}
 RESETS = np.array([[0, 1], [1, 0], [0, 0]])
+MASK = 1 - RESETS
 
 
 @cell(gates="b", inputs="a")
@@ -45,6 +46,7 @@ LONG = f"sequences of more than {call_options.MAX_CUDNN_STEPS} steps"
 # What asks for an option: of the network, an LSTM unless it says otherwise, and of the call.
 ASKED = {
     "`lengths`": ({}, {"lengths": [1, 3]}),
+    "`mask`": ({}, {"mask": MASK}),
     "`resets`, `initial`": ({}, {"resets": RESETS}),
     "`seed`": ({"num_layers": 2, "dropout": 0.5}, {"seed": 5}),
     "`first_row`": ({"num_layers": 2, "dropout": 0.5}, {"first_row": 1}),
@@ -56,6 +58,7 @@ ASKED = {
     "`reset_after=False`": ({"mode": "gru", "reset_after": False}, {}),
     "a cell of `rnnkit.cells` or your own": ({"mode": own_cells.Independent, "num_layers": 2}, {}),
     "`inputs`, of a cell with side inputs": ({"mode": Gated}, {"inputs": INPUTS}),
+    "`learned_initial_state`": ({"learned_initial_state": True}, {}),
     '`dtype="float64"`': ({"dtype": "float64"}, {}),
     '`dtype="float16"` or `"bfloat16"`': ({"dtype": "float16"}, {}),
     LONG: ({}, {}),  # by a smaller limit
@@ -96,7 +99,7 @@ def stream_step(net, x, prepared, **asked):
 def of_steps(asked, count):
     """What each step is asked for."""
     given = [{name: one[t] for name, one in asked.get("inputs", {}).items()} for t in range(count)]
-    own = [asked | {name: asked[name][t] for name in asked.keys() & {"resets"}} for t in range(count)]
+    own = [asked | {name: asked[name][t] for name in asked.keys() & {"resets", "mask"}} for t in range(count)]
     return [one | ({"inputs": of_step} if of_step else {}) for one, of_step in zip(own, given, strict=True)]
 
 
@@ -112,7 +115,11 @@ RUN = {
 
 
 def network(mode="lstm", **options):
-    return rnnkit.Network(mode, X.shape[2], 4, seed=0, **options)
+    net = rnnkit.Network(mode, X.shape[2], 4, seed=0, **options)
+    for name, block in net.views.items():
+        if name.startswith(("h0", "c0")):
+            block[:] = 0.5
+    return net
 
 
 def on_host(array):
@@ -133,7 +140,7 @@ def test_option_works_or_is_refused_as_the_table_says(request, monkeypatch, name
     net, prepared = network(**of_network), FORM if place == QUANTIZED else {}
     # The same weights on the host, with nothing dropped or rounded.
     twin = network(**of_network | {"dropout": 0.0} | ({"dtype": "float32"} if net.dtype == "float16" else {}))
-    options = {name: asked[name] for name in asked.keys() & {"lengths", "resets", "inputs"}}
+    options = {name: asked[name] for name in asked.keys() & {"lengths", "mask", "resets", "inputs"}}
     y = twin.infer(X.astype(twin.dtype), **options).y
     tolerance = 0.02 if prepared or "precision" in asked or net.dtype == "float16" else 1e-5
     x = X.astype(net.dtype)

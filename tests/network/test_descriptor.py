@@ -29,8 +29,8 @@ def test_gates_and_states_of_each_mode():
 
 def test_defaults():
     names = "mode input_size hidden_size num_layers bidirectional bias input_mode proj_size dropout cell_clip"
-    names += " reset_after dtype allow_tf32"
-    values = ["gru", 3, 5, 1, False, "both", "linear", None, 0.0, None, True, "float32", False]
+    names += " reset_after dtype allow_tf32 learned_initial_state"
+    values = ["gru", 3, 5, 1, False, "both", "linear", None, 0.0, None, True, "float32", False, False]
     assert dataclasses.asdict(RNNDescriptor("gru", 3, 5)) == dict(zip(names.split(), values, strict=True))
 
 
@@ -61,7 +61,7 @@ def test_numpy_scalars_are_stored_as_python_values():
     options = dict(dropout=np.float32(0.5), proj_size=np.int16(2), cell_clip=[np.float64(-1), 1], reset_after=np.True_)
     desc = RNNDescriptor(*sizes, **options)
     stored = [getattr(desc, field.name) for field in dataclasses.fields(desc)]
-    expected = ["lstm", 3, 5, 2, True, "both", "linear", 2, 0.5, (-1.0, 1.0), True, "float32", False]
+    expected = ["lstm", 3, 5, 2, True, "both", "linear", 2, 0.5, (-1.0, 1.0), True, "float32", False, False]
     assert stored == expected and [type(value) for value in stored] == [type(value) for value in expected]
     assert [type(bound) for bound in desc.cell_clip] == [float, float]
 

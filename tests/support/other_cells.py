@@ -15,7 +15,7 @@ KINDS = {
     "peephole-hard": cells.PeepholeLSTM(cells.HardSigmoid(0.3, 0.4), cells.Softsign(), cells.ScaledTanh(1.7, 0.6)),
     "coupled": cells.CoupledLSTM(),
     "coupled-elu": cells.CoupledLSTM(cells.Elu(0.7), cells.LeakyRelu(0.2), cells.Affine(0.5, 0.1)),
-    "activated": cells.ActivatedLSTM(cells.Softplus(), cells.ThresholdedRelu(0.2), cells.Relu()),
+    "activated": cells.ActivatedLSTM(cells.Sigmoid(), cells.ThresholdedRelu(0.2), cells.Softplus()),
     "minimal": cells.MinimalGatedUnit(),
     "indrnn": cells.IndRNN(),
     "indrnn-tanh": cells.IndRNN(cells.Tanh()),

@@ -117,6 +117,13 @@ class ndarray:  # noqa: N801
     def __or__(self, other):
         return self._like(self.values | plain(other))
 
+    def __iadd__(self, other):
+        self.values += plain(other)
+        return self
+
+    def sum(self, axis, keepdims):
+        return asarray(self.values.sum(axis, keepdims=keepdims))
+
     def astype(self, dtype):
         return asarray(self.values.astype(dtype))
 
