@@ -65,7 +65,7 @@ def options_of(
         None if mask is None else _skipping(function, checks.marks(function, "mask", mask, *shape), lengths, marks)
     )
     if skipping is not None:
-        lengths, shape = skipping.counts, (skipping.max_count, batch_size)
+        lengths, shape = skipping.counts, (skipping.longest, batch_size)
         marks = None if marks is None else skipping.taken(marks)
     checks.seed(function, seed)
     return CallOptions(
@@ -85,12 +85,10 @@ def _skipping(function: str, listed: np.ndarray, lengths: Any, resets: Any) -> M
     checks.no_reset_is_skipped(function, resets, listed, lengths)
     if listed.all():
         return None
-    if lengths is not None:
-        within = np.arange(len(listed))[:, None] < lengths
-        if (listed | ~within).all():
-            return None
-        listed = listed & within
-    return Mask(listed, lengths)
+    if lengths is None:
+        return Mask(np.ascontiguousarray(listed), None)
+    beyond = np.arange(len(listed))[:, None] >= lengths
+    return None if (listed | beyond).all() else Mask(np.ascontiguousarray(listed & ~beyond), lengths)
 
 
 def marks_of_step(

@@ -220,8 +220,7 @@ class Workspace:
         """
         self._check_place("hidden", layer, direction)
         size = self.desc.output_size
-        states = self._states("hidden", f"hidden_l{layer}", tuple(range(self.desc.num_directions)))
-        return states[:, :, direction * size : (direction + 1) * size]
+        return self._states("hidden", f"hidden_l{layer}", direction, direction * size, size)
 
     def cell(self, layer: int, direction: int = 0) -> Any:
         """Return the cell state after every step (LSTM).
@@ -277,21 +276,22 @@ class Workspace:
 
     def _state(self, function: str, name: str, layer: int, direction: int) -> Any:
         first, size = self.desc.states.index(name) * self.desc.hidden_size, self.desc.hidden_size
-        states = self._states(function, f"cell_{layer * self.desc.num_directions + direction}", (direction,))
-        return states[:, :, first : first + size]
+        number = layer * self.desc.num_directions + direction
+        return self._states(function, f"cell_{number}", direction, first, size)
 
-    def _states(self, function: str, name: str, directions: tuple[int, ...]) -> Any:
+    def _states(self, function: str, name: str, direction: int, first: int, size: int) -> Any:
+        """Return some columns of the states after every step."""
         if self.checkpoint_steps is not None:
             expected = "be None in forward to save the states of every step"
             raise WorkspaceError(message(function, "checkpoint_steps", expected, self.checkpoint_steps))
         if name not in self.arrays:
             exposed = f"cuDNN exposes only the states of hidden({self.desc.num_layers - 1}), not {name}"
             raise BackendError(f"{function}: {exposed}; run the network on NumPy arrays to read them")
-        states, seq_len = self.arrays[name], self.steps.seq_len
+        states, seq_len = self.arrays[name][:, :, first : first + size], self.steps.seq_len
         view = self.steps.after(states) if len(states) > seq_len else states  # no initial states on a GPU
         if self.options.mask is not None:
-            initial = states[[0, seq_len + 1]] if self.desc.num_directions == 2 else states[:1]
-            return self.options.mask.states_of_all(view, initial, directions)
+            initial = states[seq_len + 1 if direction else 0]
+            return self.options.mask.states_of_all(view, initial, direction)
         if isinstance(view, np.ndarray):
             view = view if self.lease is None else leased(view, self.lease)
             view.flags.writeable = False

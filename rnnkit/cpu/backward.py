@@ -41,7 +41,7 @@ def backward(
     steps = rows_of(workspace.steps, arena, own_route.limit)
     is_new = dw is None and not steps.listed and steps.seq_len * steps.batch_size > 0
     dw, threads = np.empty(w.shape, w.dtype) if is_new else dw, thread_pool.wanted_size()
-    result = begin(desc, w, steps, dhy, dcy, dw, wants_dx)
+    result = begin(desc, w, steps, dhy, dcy, dw, wants_dx, arena if workspace.options.mask is not None else None)
     make = partial(prepare_backward, desc, workspace.arrays, steps, threads, own_route.in_place_back, arena)
     key = desc, steps, threads, own_route.in_place_back, own_route.is_short
     gradient = arena.cached("backward", key, make) if steps.is_kept else make()
@@ -108,14 +108,27 @@ def finish_states(
         add_state_gradients(desc, dw, *of_resets)
 
 
-def begin(desc: RNNDescriptor, w: np.ndarray, steps: Steps, dhy: Any, dcy: Any, dw: Any, wants_dx: bool) -> tuple:
-    """Return dx (empty if not wanted), dhx, dcx and dw; the last three start as dhy, dcy and the given dw."""
+def begin(
+    desc: RNNDescriptor,
+    w: np.ndarray,
+    steps: Steps,
+    dhy: Any,
+    dcy: Any,
+    dw: Any,
+    wants_dx: bool,
+    scratch: Arena | None = None,
+) -> tuple:
+    """Return dx (empty if not wanted), dhx, dcx and dw; the last three start as dhy, dcy and the given dw. dx is taken
+    from `scratch`, if given; its padding is then undefined."""
     batch = steps.batch_size
     dw = np.zeros(w.shape, w.dtype) if dw is None else dw
     dhx = _start((desc.num_pseudo_layers, batch, desc.output_size), w.dtype, dhy)
     dcx = _start((desc.num_pseudo_layers, batch, desc.states_size), w.dtype, dcy) if desc.has_cell_state else None
     shape = (steps.seq_len, batch, desc.row_size) if wants_dx else (0,)
-    dx = (np.zeros if steps.padded else np.empty)(shape, w.dtype)
+    if scratch is not None and wants_dx:
+        dx = scratch.take("masked_dx", shape, w.dtype)
+    else:
+        dx = (np.zeros if steps.padded else np.empty)(shape, w.dtype)
     if desc.inputs_size and wants_dx:
         dx[:, :, desc.input_size :] = 0  # `PreparedBackward.run` adds to them
     return dx, dhx, dcx, dw

@@ -61,7 +61,8 @@ def backward(
 ) -> tuple:
     """Compute dx, dhx, dcx and dw, with scratch from the arena. If dw is given, the gradient is added to it."""
     steps = workspace.steps
-    dx, dhx, dcx, dw = result = begin(desc, w, steps, dhy, dcy, dw, wants_dx=True)
+    scratch = arena if workspace.options.mask is not None else None
+    dx, dhx, dcx, dw = result = begin(desc, w, steps, dhy, dcy, dw, True, scratch)
     of_resets = reset_gradients(steps, dhx, dcx)
     run, w = _Segments(desc, w, workspace, arena), flat(w)
     for indices in reversed(checkpointed_layers(desc)):

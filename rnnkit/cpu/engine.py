@@ -66,22 +66,21 @@ def forward(
 ) -> tuple[Any, Any, Any]:
     """Run the network on x and fill the workspace; returns y, a view of it unless it has checkpoints or a mask, hy and
     cy."""
-    mask = workspace.options.mask
-    if mask is None:
-        return _forward(desc, w, x, hx, cx, workspace)
-    x = workspace.x = masked.take(mask, x)
-    y, hy, cy = _forward(desc, w, x, hx, cx, workspace)
-    y = masked.outputs_of_all(desc, mask, y, hx)
-    y.flags.writeable = False  # as without a mask
+    mask, run = workspace.options.mask, _forward if workspace.checkpoint_steps is None else checkpoints.forward
+    if mask is not None:
+        x = workspace.x = masked.taken(desc, mask, x, workspace.memory.arena.take)
+    y, hy, cy = run(desc, w, x, hx, cx, workspace)
+    if mask is not None:
+        y = masked.outputs_of_all(desc, mask, y, hx)
+    elif workspace.checkpoint_steps is None:
+        y.flags.writeable = False  # backward reads it
     return y, hy, cy
 
 
 def _forward(
     desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, workspace: Workspace
 ) -> tuple[Any, Any, Any]:
-    """Run the steps that no mask skips."""
-    if workspace.checkpoint_steps is not None:
-        return checkpoints.forward(desc, w, x, hx, cx, workspace)
+    """Run a network without checkpoints on the steps that run."""
     arena = workspace.memory.arena
     own_route = route(desc, workspace.steps.seq_len, workspace.steps.batch_size)
     steps = rows_of(workspace.steps, arena, own_route.limit, hx, cx)
@@ -97,16 +96,12 @@ def _forward(
     for clear in prepared.clearing:
         clear()
     steps.reset_to = None, None  # do not keep the caller's hx and cx
-    y = steps.after(workspace.arrays[f"hidden_l{desc.num_layers - 1}"])
-    y.flags.writeable = False  # backward reads it
-    return y, hy, cy
+    return steps.after(workspace.arrays[f"hidden_l{desc.num_layers - 1}"]), hy, cy
 
 
 def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple:
     """Run the network with these weights once; returns y, hy and cy."""
-    if options.mask is not None:
-        return masked.infer(desc, x, hx, options, lambda x, options: infer(desc, w, x, hx, cx, options))
-    result = inference.run_stepwise(desc, w, x, hx, cx, options.steps)
+    result = inference.run_stepwise(desc, w, x, hx, cx, options)
     if result is not None:
         return result
     flat_network, w = FlatNetwork(desc, options.steps), flat(w)
@@ -146,16 +141,17 @@ def backward(
     """Compute dx, dhx, dcx and dw from the workspace of a forward. If dw is given, the gradient is added to it. dx may
     be left empty if it is not wanted."""
     mask, call, of_initial = workspace.options.mask, new_call(), None
-    if mask is not None and dy is not None:
-        dy, of_initial = masked.output_gradient(desc, mask, dy)
     try:
-        arguments = desc, w, workspace, workspace.memory.borrow(call), dy, dhy, dcy, dw
+        arena = workspace.memory.borrow(call)
+        if mask is not None and dy is not None:
+            dy, of_initial = masked.output_gradient(desc, mask, dy, arena.take)
+        arguments = desc, w, workspace, arena, dy, dhy, dcy, dw
         if workspace.checkpoint_steps is not None:
             dx, dhx, dcx, dw = checkpoints.backward(*arguments)
         else:
             dx, dhx, dcx, dw = backward_module.backward(*arguments, wants_dx)
+        if of_initial is not None:
+            dhx[-desc.num_directions :] += of_initial
+        return dx if mask is None or not wants_dx else masked.put_back(desc, mask, dx), dhx, dcx, dw
     finally:
         workspace.memory.borrowers.discard(call)
-    if of_initial is not None:
-        dhx[-desc.num_directions :] += of_initial
-    return dx if mask is None or not wants_dx else masked.put_back(mask, dx), dhx, dcx, dw

@@ -10,6 +10,7 @@ import numpy as np
 
 from rnnkit.call.arena import KEPT_BYTES, Arena
 from rnnkit.call.forking import new_call
+from rnnkit.call.mask import Mask
 from rnnkit.call.options import CallOptions
 from rnnkit.call.steps import Steps, states_shape, steps_of
 from rnnkit.cpu import masked
@@ -40,12 +41,26 @@ def _stepwise_calls(desc: RNNDescriptor, seq_len: int, batch_size: int) -> Prepa
     return stepwise_calls(desc, steps_of(seq_len, batch_size))
 
 
-def run_stepwise(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, steps: Steps) -> Any:
+def run_stepwise(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> Any:
     """Run a call stepwise with flat weights; None if it does not run stepwise."""
+    steps, mask = options.steps, options.mask
     runner = stepwise_calls(desc, steps) if steps.listed else _stepwise_calls(desc, steps.seq_len, steps.batch_size)
     if runner is None:
         return None
-    return run_steps(runner, steps, x, hx, cx, w) if steps.listed else runner.run(x, hx, cx, w)
+    if not steps.listed and mask is None:
+        return runner.run(x, hx, cx, w)
+    return _of_all_steps(desc, mask, run_steps(runner, steps, _taken(desc, mask, x), hx, cx, w), hx)
+
+
+def _taken(desc: RNNDescriptor, mask: Mask | None, x: np.ndarray, take: Callable[..., np.ndarray] = new_array) -> Any:
+    """Return the steps of x that run."""
+    return x if mask is None else masked.taken(desc, mask, x, take)
+
+
+def _of_all_steps(desc: RNNDescriptor, mask: Mask | None, results: tuple[Any, Any, Any], hx: Any) -> Any:
+    """Return y, hy and cy, with y of all steps."""
+    y, hy, cy = results
+    return (y if mask is None else masked.outputs_of_all(desc, mask, y, hx)), hy, cy
 
 
 @lru_cache(2 * DESCRIPTORS)
@@ -121,23 +136,25 @@ class PackedNetwork(Stack):
         A call that does not run stepwise buffers the gates of a few steps at a time. Stacked layers of one direction
         also process the sequence a slab of steps at a time, so that the lower layers' outputs stay small, too.
         """
-        if options.mask is not None:
-            return masked.infer(self._desc, x, hx, options, lambda x, options: self.infer(x, hx, cx, options, w))
-        desc, steps, call = self._desc, options.steps, new_call()
+        desc, steps, mask, call = self._desc, options.steps, options.mask, new_call()
         if may_be_stepwise and is_stepwise(desc, steps):
-            return run_steps(self.sequences(*x.shape[:2]), steps, x, hx, cx)
+            runner = self.sequences(steps.seq_len, steps.batch_size)
+            return _of_all_steps(desc, mask, run_steps(runner, steps, _taken(desc, mask, x), hx, cx), hx)
         w, self._last = self._no_w if w is None else w, None  # its rows may become those of another number of steps
         try:
             arena = self._memory.borrow(call)
+            x = _taken(desc, mask, x, arena.take)
             if keeps(desc, steps):
                 limit = steps_of_one_call(desc, steps.batch_size)
                 rows = rows_of(steps, arena, limit, hx, cx)
                 if arena.is_repeat(rows):
                     hx, cx = (None if one is None else contiguous(one) for one in (hx, cx))
                     kept = self._kept_of(arena, rows, thread_pool.wanted_size())
-                    return self._run_kept(rows, kept, contiguous(x), hx, cx, w)
+                    y, hy, cy = self._run_kept(rows, kept, contiguous(x), hx, cx, w)
+                    return _of_all_steps(desc, mask, (y.copy() if mask is None else y, hy, cy), hx)
                 rows.reset_to = None, None  # do not keep the caller's hx and cx
-            return self._run_slabs(arena, steps, x, hx, cx, w)
+            new = new_array if mask is None else arena.take
+            return _of_all_steps(desc, mask, self._run_slabs(arena, steps, x, hx, cx, w, new), hx)
         finally:
             self._memory.borrowers.discard(call)
 
@@ -156,20 +173,21 @@ class PackedNetwork(Stack):
             arena = self._memory.arena
             rows = rows_of(steps, arena, steps_of_one_call(self._desc, steps.batch_size))
             last = self._last = steps, threads, rows, self._kept_of(arena, rows, threads)
-        return self._run_kept(last[2], last[3], x, hx, cx, self._no_w if w is None else w)
+        y, hy, cy = self._run_kept(last[2], last[3], x, hx, cx, self._no_w if w is None else w)
+        return y.copy(), hy, cy
 
     def _kept_of(self, arena: Arena, rows: StepRows, threads: int) -> Kept:
         return arena.cached("infer", (rows, threads), partial(self._kept, arena, rows, threads))
 
     def _run_kept(self, rows: StepRows, kept: Kept, x: Any, hx: Any, cx: Any, w: np.ndarray) -> tuple[Any, Any, Any]:
-        """Run a call in arrays and by kernel calls that are kept. y is a copy."""
+        """Run a call in arrays and by kernel calls that are kept; y is one of them."""
         hy = np.empty(kept.states, self._dtype)
         cy = None if kept.cells is None else np.empty(kept.cells, self._dtype)
         arrays = ForwardArrays(x, w, 0 if hx is None else hx, 0 if cx is None else cx, hy, 0 if cy is None else cy)
         for call in kept.calls:
             call(arrays)
         rows.reset_to = None, None
-        return rows.after(kept.hidden).copy(), hy, cy
+        return rows.after(kept.hidden), hy, cy
 
     def _kept(self, arena: Arena, rows: StepRows, threads: int) -> Kept:
         desc = self._desc
@@ -186,12 +204,20 @@ class PackedNetwork(Stack):
         return Kept(hidden, [*calls, *(partial(_without_arrays, clear) for clear in clearing)], states, cells)
 
     def _run_slabs(
-        self, arena: Arena, steps: Steps, x: np.ndarray, hx: Any, cx: Any, w: np.ndarray
+        self,
+        arena: Arena,
+        steps: Steps,
+        x: np.ndarray,
+        hx: Any,
+        cx: Any,
+        w: np.ndarray,
+        new: Callable[..., np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray, Any]:
-        """Run a call in new arrays, a slab of steps after the other."""
+        """Run a call a slab of steps after the other; y is in an array from `new`."""
         desc, threads, reset_to = self._desc, thread_pool.wanted_size(), (hx, cx)
         extra, batch_size = states_shape(0, steps.batch_size, desc.num_directions, steps.resets is not None)
-        hidden = np.empty((steps.seq_len + extra, batch_size, desc.num_directions * desc.output_size), x.dtype)
+        shape = steps.seq_len + extra, batch_size, desc.num_directions * desc.output_size
+        hidden = new("y", shape, x.dtype)
         packed = self.with_scratch(steps.seq_len * batch_size, threads, arena.take)
         clearing: list[Callable[[], None]] = []
         for start, stop in slabs_of(self._layers, steps):

@@ -129,9 +129,9 @@ def forward(
     Returns
     -------
     Forward
-        - y (T, N, D*P), the output, 0 beyond the length of a sequence. It is read-only, because backward reads it.
-          CuPy has no read-only arrays: on a GPU do not change y before backward. y is a view of the workspace, or a
-          copy in a small call, or a new array with `checkpoint_steps` or `mask`.
+        - y (T, N, D*P), the output, 0 beyond the length of a sequence. It is a view of the workspace, or a copy in a
+          small call, and read-only, because backward reads it. CuPy has no read-only arrays: on a GPU do not change y
+          before backward. With `checkpoint_steps` or a mask that skips steps y is an array of its own.
         - hy (L*D, N, P) and cy (L*D, N, H), the states after the last step of each sequence. cy is None except for
           LSTM and cells with states.
         - workspace, for backward.
@@ -196,7 +196,7 @@ def forward(
             filled.lease = Lease(memory, shelf)
             if options.mask is None:  # else y is an array of its own
                 y = leased(y, filled.lease) if y.nbytes > _COPIED_BYTES else y.copy()
-            y.flags.writeable = False  # like a view of the workspace
+                y.flags.writeable = False  # like a view of the workspace
         return Forward(y, hy, split_states(desc, cy), filled)
     finally:
         memory.calls.discard(call)

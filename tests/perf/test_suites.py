@@ -64,8 +64,8 @@ def wrong_dropout_loop(module, x):
         (
             "masks",
             Masked("gru", 6, 3, 16, "left", "infer"),
-            "rnnkit.cpu.masked.take",
-            lambda mask, x: x[: mask.max_count],
+            "rnnkit.cpu.masked.taken",
+            lambda desc, mask, x, *_: x[: mask.longest],
         ),
         ("norms", Norms("dropout-lstm", 4, 2, 16), "perf.norm_suite._LOOPS", {"dropout-lstm": wrong_dropout_loop}),
         ("subnormals", Network("GRU", 5, 2, 16), "rnnkit.torch.accelerate", lambda own: own.weight_hh_l0.data.zero_()),

@@ -202,8 +202,8 @@ def test_operators_pass_opcheck(kind, dtype, x):
     own, x = getattr(rnnkit.torch, kind)(F, H, dtype=dtype), x.to(dtype)
     names = [f"{kind}_l0" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     parameters = [own.get_parameter(name) for name in names]
-    network = kind, F, H, 1, False, True, 0, 0.0, True
-    given = x.requires_grad_(), None, None, parameters, None, None, None, *network
+    network = kind, F, H, 1, False, True, 0, 0.0, True, False
+    given = x.requires_grad_(), None, None, parameters, None, None, None, None, *network
     torch.library.opcheck(torch.ops.rnnkit.recurrent, given)
-    plain = x.detach(), None, None, [one.detach() for one in parameters], LENGTHS, None, None, *network
+    plain = x.detach(), None, None, [one.detach() for one in parameters], LENGTHS, None, None, None, *network
     torch.library.opcheck(torch.ops.rnnkit.recurrent_forward, plain, test_utils=("test_schema", "test_faketensor"))
