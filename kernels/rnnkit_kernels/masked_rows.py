@@ -21,7 +21,7 @@ def list_masked(listed, lengths, counts, longest, directions, sources, places, s
     listed : (T*N,) bool
         Whether the step runs; not beyond the lengths.
     lengths, counts : (N,)
-        Number of steps of each sequence, and of those that run; `longest` is the largest count.
+        Number of steps of each sequence (empty: T for all), and of those that run; `longest` is the largest count.
     directions : int
         D, of the states.
     sources : (longest*N,)
@@ -32,12 +32,12 @@ def list_masked(listed, lengths, counts, longest, directions, sources, places, s
         Written: the row of the state after each step, among those after the steps that run, (longest, N, D), or the
         initial ones behind them, (N, D); -1 beyond the length.
     """
-    batch_size = lengths.size
+    batch_size = counts.size
     seq_len = listed.size // batch_size if batch_size > 0 else 0
     for row in range(sources.size):
         sources[row] = -1
     for n in range(batch_size):
-        done, initial = 0, longest * batch_size + n
+        done, initial, length = 0, longest * batch_size + n, lengths[n] if lengths.size > 0 else seq_len
         for t in range(seq_len):
             row, following = t * batch_size + n, done
             if listed[row]:
@@ -47,7 +47,7 @@ def list_masked(listed, lengths, counts, longest, directions, sources, places, s
             else:
                 places[row] = -1
             own = row * directions
-            if t >= lengths[n]:
+            if t >= length:
                 for direction in range(directions):
                     states[own + direction] = -1
                 continue

@@ -26,10 +26,17 @@ class Mask:
     def __init__(self, listed: np.ndarray, lengths: np.ndarray | None) -> None:
         self.seq_len, self.batch_size = listed.shape
         self.listed = listed
-        self.lengths = np.full(self.batch_size, self.seq_len) if lengths is None else lengths
         self.counts = np.add.reduce(listed, 0, np.int64)
+        self.lengths = self.counts[:0] if lengths is None else lengths  # empty: T for all
         self.longest = int(self.counts[self.counts.argmax()]) if self.batch_size else 0
         self.rows: Any = None  # the engine's lists
+
+    @property
+    def skips(self) -> bool:
+        """Whether it skips any step."""
+        if self.lengths.size:
+            return bool((self.counts != self.lengths).any())
+        return self.batch_size > 0 and bool(self.counts[self.counts.argmin()] < self.seq_len)
 
     def taken(self, array: np.ndarray) -> np.ndarray:
         """Return the steps that run of an array (T, N), as (longest, N); zeros beyond them."""
@@ -43,7 +50,8 @@ class Mask:
         last = self._before if direction == 0 else self._before - self.listed + 1
         last = np.where(last > self.counts, 0, last)  # steps that run up to this one; the initial state is before all
         found = np.concatenate([initial[None], after])[last, np.arange(self.batch_size)]
-        found[np.arange(self.seq_len)[:, None] >= self.lengths] = 0
+        if self.lengths.size:
+            found[np.arange(self.seq_len)[:, None] >= self.lengths] = 0
         found.flags.writeable = False
         return found
 

@@ -83,12 +83,10 @@ def options_of(
 def _skipping(function: str, listed: np.ndarray, lengths: Any, resets: Any) -> Mask | None:
     """Return the mask of a batch, (T, N) bool, or None if it skips no step within the lengths."""
     checks.no_reset_is_skipped(function, resets, listed, lengths)
-    if listed.all():
-        return None
-    if lengths is None:
-        return Mask(np.ascontiguousarray(listed), None)
-    beyond = np.arange(len(listed))[:, None] >= lengths
-    return None if (listed | beyond).all() else Mask(np.ascontiguousarray(listed & ~beyond), lengths)
+    if lengths is not None:
+        listed = listed & (np.arange(len(listed))[:, None] < lengths)
+    mask = Mask(np.ascontiguousarray(listed), lengths)
+    return mask if mask.skips else None
 
 
 def marks_of_step(
