@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from cell_reference import differences, forward
-from combinations import nightly
+from combinations import nightly, weekly
 from messages import says
 from random_cells import check, right_cell_of
 from several_states import arrays_of, as_given
@@ -17,7 +17,7 @@ from rnnkit.cells import forward as stage
 from rnnkit_kernels.machine import thread_pool
 
 
-@pytest.mark.parametrize(("first", "count", "means"), [(0, 40, False), (0, 12, True), nightly(40, 100, False)])
+@pytest.mark.parametrize(("first", "count", "means"), [(0, 40, False), (0, 12, True), weekly(40, 100, False)])
 def test_gradients_of_random_cells_are_right(first, count, means):
     for seed in range(first, first + count):
         check(seed, means=means)
@@ -85,7 +85,7 @@ def test_gradient_of_a_gate_in_a_condition_alone_is_zero(kind):
     assert row.gradient == row.difference == 0 and row.trials > 10
 
 
-@pytest.mark.parametrize(("seed", "means"), [(0, False), (1, True), nightly(2, False), nightly(3, True)])
+@pytest.mark.parametrize(("seed", "means"), [(0, False), nightly(1, True), weekly(2, False), weekly(3, True)])
 def test_networks_of_random_cells_equal_a_loop(seed, means, every_worker_comes, monkeypatch):
     net, x, hx, states, cotangents, options, rng = problem(seed, means)
     found = net.forward(x, hx, as_given(states), **options)

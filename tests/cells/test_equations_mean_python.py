@@ -76,7 +76,7 @@ def test_derived_loops_equal_the_equations(folder, text):
     assert_same(text, folder)
 
 
-@pytest.mark.nightly
+@pytest.mark.weekly
 @given(modules())
 @settings(max_examples=2000, **SETTINGS)
 def test_more_derived_loops_equal_the_equations(folder, text):

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from combinations import nightly
+from combinations import weekly
 from optional import needs
 from several_states import arrays_of, as_given
 
@@ -61,7 +61,7 @@ def cases():
         return [pytest.param(None, marks=pytest.mark.skip(reason="needs torchrecurrent"))]
     from perf.torchrecurrent_cells import PEERS
 
-    return [pytest.param(one, id=name) if name in BY_DEFAULT else nightly(one, id=name) for name, one in PEERS.items()]
+    return [pytest.param(one, id=name) if name in BY_DEFAULT else weekly(one, id=name) for name, one in PEERS.items()]
 
 
 class Theirs:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from combinations import nightly
 from guides import DOCS, GUIDES, NEEDS, PAGES, README, blocks_of
 from installed import needs_installed
 from optional import needs
@@ -46,7 +47,10 @@ def test_pictures_are_small():
     assert pictures and all(picture.stat().st_size < 100_000 for picture in pictures)
 
 
-@pytest.mark.parametrize("name", GUIDES)
+SLOW = "how-to/own-cells", "how-to/regularization", "tutorials/cell-from-a-paper"  # they compile cells of their own
+
+
+@pytest.mark.parametrize("name", [nightly(name) if name in SLOW else name for name in GUIDES])
 def test_code_of_guides_runs(name, tmp_path):
     needs_installed(*NEEDS.get(name, []))
     program = tmp_path / "guide.py"
@@ -59,6 +63,7 @@ def test_code_of_guides_runs(name, tmp_path):
     assert not shown or printed == shown
 
 
+@pytest.mark.nightly
 def test_resumed_run_of_the_tutorial_is_bit_identical(tmp_path):
     needs("matplotlib")
     text = PAGES["tutorials/language-model"].read_text()

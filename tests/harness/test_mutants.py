@@ -70,6 +70,7 @@ def test_invisible_faults_are_not_made(source):
     assert {ast.unparse(ast.parse(text)) for text in found} == {f"found = {seen}" for seen in VISIBLE[source]}
 
 
+@pytest.mark.nightly
 def test_draw_is_from_all_files_and_repeatable():
     found = drawn(ROOT, 60, seed=1)
     assert found == drawn(ROOT, 60, seed=1) != drawn(ROOT, 60, seed=2)

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from combinations import nightly
+from combinations import weekly
 from compressed_files import assert_not_decompressed
 from language_models import small_model
 from messages import says
@@ -162,7 +162,7 @@ except Done:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of a process's memory")
-@pytest.mark.parametrize(("hidden", "streams"), [(8, 65535), nightly(256, 65535), nightly(4096, 286)])
+@pytest.mark.parametrize(("hidden", "streams"), [(8, 65535), weekly(256, 65535), weekly(4096, 286)])
 def test_largest_network_takes_less_than_4_gb(hidden, streams):
     """The first chunk takes all: the gradient, the optimizer and the packed weights."""
     command = [sys.executable, "-c", DECODE_A_CHUNK, str(hidden), str(streams), str(5 * 10**9)]

@@ -142,7 +142,7 @@ def test_side_inputs_of_other_cells_are_refused():
             call(given, inputs={"a": given})
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float64", nightly("float32")])
 @pytest.mark.parametrize("hidden_size", [1, 2, 17])
 def test_gradients_do_not_depend_on_other_sequences(hidden_size, dtype):
     rng, steps, rows = np.random.default_rng(1), 200, 3

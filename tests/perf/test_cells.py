@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from combinations import nightly
+from combinations import nightly, weekly
 from perf_runs import report_of_run, second_results
 
 import rnnkit
@@ -27,7 +27,7 @@ BY_DEFAULT = cells.SLSTM, cells.IndRNN
 COMPARED = [cell for cell in cell_suite.CELLS if cell not in (cells.LiGRU, cells.UGRNN, cells.STAR)]  # like JANET, RAN
 
 
-@pytest.fixture(params=[(pytest.param if c in BY_DEFAULT else nightly)(c, id=c.__name__) for c in COMPARED])
+@pytest.fixture(params=[(pytest.param if c in BY_DEFAULT else weekly)(c, id=c.__name__) for c in COMPARED])
 def case(request):
     return tiny(request.param)
 
@@ -136,6 +136,7 @@ def measured(tmp_path_factory):
     return report_of_run(tmp_path_factory, cell_suite, cases, "--suite", "cells", "--threads", "1")
 
 
+@pytest.mark.nightly
 def test_run_times_every_loop_with_right_results(measured):
     status, path = measured
     (row,) = report.read(path).rows

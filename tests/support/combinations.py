@@ -10,9 +10,14 @@ def nightly(*values, id=None):
     return pytest.param(*values, marks=pytest.mark.nightly, id=id)
 
 
+def weekly(*values, id=None):
+    """A case of `parametrize` that only the weekly part runs."""
+    return pytest.param(*values, marks=pytest.mark.weekly, id=id)
+
+
 def is_nightly(value):
-    """Whether a value of `parametrize`, or a case, is one that only the nightly part runs."""
-    return any(mark.name == "nightly" for mark in getattr(value, "marks", ()))
+    """Whether a value of `parametrize`, or a case, is one that the default part does not run."""
+    return any(mark.name in ("nightly", "weekly") for mark in getattr(value, "marks", ()))
 
 
 def value_of(option):
