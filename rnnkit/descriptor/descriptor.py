@@ -301,16 +301,6 @@ def _check_combination(desc: RNNDescriptor) -> None:
     def refuse(name: str, expected: str, cure: str = "") -> None:
         raise ValueError(message("RNNDescriptor", name, expected, getattr(desc, name), cure))
 
-    if desc.num_input_gates > 0 and desc.input_size == 0:
-        refuse("input_size", "be at least 1", "only a cell whose gates all have input=False has no x")
-    if desc.num_input_gates == 0:
-        cell = f"{text_of_mode(desc.mode)}, which has no W"
-        if desc.input_size > 0:
-            refuse("input_size", f"be 0 with {cell}")
-        if desc.num_layers > 1:
-            refuse("num_layers", f"be 1 with {cell}", "a second layer could not read the first")
-        if desc.bias == "input":
-            refuse("bias", f'be "both", "recurrent" or "none" with {cell}')
     if desc.input_mode == "skip" and desc.input_size != desc.hidden_size:
         refuse("input_size", f'equal hidden_size={desc.hidden_size} with input_mode="skip"')
     for option in _MODE_OPTIONS:
@@ -319,6 +309,17 @@ def _check_combination(desc: RNNDescriptor) -> None:
             cure = only_with(option) if isinstance(desc.mode, str) else ""
             refuse(option, f"be {default} with {text_of_mode(desc.mode)}", cure)
     declaration = None if isinstance(desc.mode, str) else desc.mode.declaration
+    has_w = declaration is None or bool(declaration.input_gates)
+    if has_w and desc.input_size == 0:
+        refuse("input_size", "be at least 1", "only a cell whose gates all have input=False has no x")
+    if not has_w:
+        cell = f"{text_of_mode(desc.mode)}, which has no W"
+        if desc.input_size > 0:
+            refuse("input_size", f"be 0 with {cell}")
+        if desc.num_layers > 1:
+            refuse("num_layers", f"be 1 with {cell}", "a second layer could not read the first")
+        if desc.bias == "input":
+            refuse("bias", f'be "both", "recurrent" or "none" with {cell}')
     if declaration and desc.hidden_size % declaration.heads:
         refuse("hidden_size", f"be a multiple of the {declaration.heads} heads of {declaration.name}")
     if desc.bias == "recurrent" and not desc.num_recurrent_gates:

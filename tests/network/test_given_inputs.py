@@ -125,7 +125,7 @@ REFUSED = [
     (dict(num_layers=2), "num_layers | 1 | GivenInputs | no W | 2"),
     (dict(bias="input"), "bias | both | recurrent | none | GivenInputs | no W | input"),
     (dict(mode="gru"), "input_size | 1 | 0 | input=False"),
-    (dict(mode="lstm", input_mode="skip"), "input_size | 1 | 0 | input=False"),
+    (dict(mode="lstm", input_mode="skip"), "input_size | hidden_size=4 | skip | 0"),
 ]
 
 
