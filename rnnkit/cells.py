@@ -102,13 +102,18 @@ _CELLS = {  # name -> module, imported on first access, because that derives the
     "SLSTM": "slstm", "STAR": "star", "UGRNN": "ugrnn", "VariationalGRU": "variational",
     "VariationalLSTM": "variational",
 }  # fmt: skip
-__all__ = sorted({*_CELLS, *(name for name in globals() if not name.startswith("_"))} - {"import_module"})
+_EQUATIONS = "step", "unrolled"  # they import the descriptor, which imports this module
+__all__ = sorted({*_CELLS, *_EQUATIONS, *(name for name in globals() if not name.startswith("_"))} - {"import_module"})
 
 
 def __getattr__(name):
-    if name not in _CELLS:
+    if name in _CELLS:
+        module = f"rnnkit_kernels.cells.{_CELLS[name]}"
+    elif name in _EQUATIONS:
+        module = f"rnnkit.equations.{name}"
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"rnnkit_kernels.cells.{_CELLS[name]}"), name)
+    found = globals()[name] = getattr(import_module(module), name)
     return found
 
 

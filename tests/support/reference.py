@@ -309,9 +309,10 @@ def pseudo_layer(weights, layer, direction):
     return PseudoLayer(*(None if array is None else np.asarray(array, np.float64) for array in named))
 
 
-def run_sequence(layer, x, h, c, mask, *, mode, hidden_size, reverse, cell_clip, reset_after):
+def run_sequence(layer, x, h, c, mask=None, *, mode, hidden_size, reverse, cell_clip, reset_after):
     """One sequence x (length, in) through one layer in one direction; states stand at their own time. Where `mask` is 0
-    the state stays as it is."""
+    the state stays as it is; None: 1 everywhere."""
+    mask = np.ones(len(x)) if mask is None else mask
     hidden = np.zeros((len(x), len(h)))
     cell = np.zeros((len(x), hidden_size))
     kink = np.inf

@@ -9,15 +9,19 @@ from .functions import clip, exp, fma, sigmoid, slope, tanh, value
 from .rules import CellError
 
 _GIVEN = {}
+_FORMS = {}  # (function, backend) -> function of arrays
 
 
-def derivative(function):
+def derivative(function, **forms):
     """Decorate a function to make it the derivative of `function`, which cells may then call.
 
     Parameters
     ----------
     function : callable
         Function of one or more numbers that Numba can compile: from `math`, or your own.
+    **forms : callable
+        The function for arrays, by backend: ``torch=torch.atan, jax=jax.numpy.arctan, numpy=numpy.arctan``. Only
+        :func:`rnnkit.cells.step` and `unrolled` call them.
 
     Returns
     -------
@@ -28,7 +32,7 @@ def derivative(function):
     Raises
     ------
     CellError
-        `function` or what is decorated is not a function.
+        `function` or what is decorated is not a function, or a form is not callable or of an unknown backend.
 
     Examples
     --------
@@ -40,11 +44,16 @@ def derivative(function):
     """
     if not isinstance(function, (FunctionType, BuiltinFunctionType)):
         raise CellError(f"@derivative: function must be a function, got {function!r}")
+    for backend, form in forms.items():
+        if backend not in ("numpy", "torch", "jax") or not callable(form):
+            expected = "be numpy, torch or jax, each a function of arrays"
+            raise CellError(f"@derivative: forms must {expected}, got {backend}={form!r}")
 
     def declare(own):
         if not isinstance(own, FunctionType):
             raise CellError(f"@derivative: the derivative must be a function, got {own!r}")
         _GIVEN[function] = own
+        _FORMS.update({(function, backend): form for backend, form in forms.items()})
         return own
 
     return declare
@@ -53,6 +62,11 @@ def derivative(function):
 def given_for(function):
     """Return the derivative that a user gave for a function, or None."""
     return _GIVEN.get(function)
+
+
+def given_form(function, backend):
+    """Return the form for arrays of a backend that a user gave for a function, or None."""
+    return _FORMS.get((function, backend))
 
 
 def is_known(function):

@@ -44,6 +44,14 @@ def read_function(kind, function, arguments):
         raise reader.refused(reader.tree, str(error), "take the arguments of the function itself") from None
 
 
+def read_activation(kind, activation, x):
+    """Return the expressions of an activation's value at x, with its parameters as fields. Raises CellError."""
+    function = type(activation).value
+    own, argument = function.__code__.co_varnames[:2]
+    reader = _Reader(kind, function, dict.fromkeys(activation._fields, "field"), {}, {}, 0)
+    return reader.run({own: SELF, argument: x})
+
+
 class _Paths(NamedTuple):
     """What an `if` returns: lists of expressions, None for a path that goes on after it, or further paths."""
 

@@ -125,7 +125,7 @@ def written(cell, stage_of):
         outputs = {value: value.expression for value in loop.values}
         forward.append(stage(loop.name, loop.phase, outputs, False, "h_prev"))
         backward.append(stage(f"through_{loop.name}", loop.phase, own, True, "dh"))
-    text = _Text(cell, name, {})
+    text = Text(cell, name, {})
     keeps = {slots.of[value]: text.shortened(one) for value, one in cell.saved.items()}
     stages = [one for one in (*forward, *backward) if one is not None]
     means = tuple(slots.means), tuple(f"d{name}" for name in slots.gradient_means)
@@ -146,7 +146,7 @@ def _function(cell, name, outputs, name_of, spare):
     """Return a function of these expressions, and the names that it reads; `spare` if it reads none."""
     order = in_order(outputs)
     reads = list(dict.fromkeys(name_of(one) for one in order if one.op in ("read", "gradient"))) or [spare]
-    text = _Text(cell, name_of, _functions(order, reads))
+    text = Text(cell, name_of, _functions(order, reads))
     lines = text.lines(outputs, order)
     source = "\n    ".join([f"def {name}(self, {', '.join(reads)}):", *lines]) + "\n"
     file = f"<{cell.kind.__name__}.{name} {next(_NUMBERS)}>"
@@ -177,7 +177,7 @@ def _special(number):
     return (math.nan, "nan") if math.isnan(number) else (math.inf, "inf")
 
 
-class _Text:
+class Text:
     """Writer of expressions as source text."""
 
     def __init__(self, cell, name_of, functions):

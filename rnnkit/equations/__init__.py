@@ -1,0 +1,1 @@
+"""A cell's equations as functions of NumPy arrays, PyTorch tensors and JAX arrays."""

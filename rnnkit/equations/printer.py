@@ -1,0 +1,121 @@
+"""Writes the stages of a cell, read as expressions of one unit, as Python code of arrays."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from types import SimpleNamespace
+from typing import Any
+
+from rnnkit.equations.namespaces import CHOOSING, namespace
+from rnnkit.errors import message
+from rnnkit_kernels.cells.derivatives import given_form
+from rnnkit_kernels.cells.expressions import const, expression, in_order, rebuilt
+from rnnkit_kernels.cells.functions import value
+from rnnkit_kernels.cells.loops import Value
+from rnnkit_kernels.cells.reading import read_activation, read_stage
+from rnnkit_kernels.cells.writing import Text
+
+LIKE = "h_prev"  # has the dtype of the network
+_CONDITIONS = {"and": "&", "or": "|"}
+
+
+class Printer(Text):
+    """Writer of the stages of one cell, with its parameters as numbers, for one backend."""
+
+    def __init__(self, function: str, cell: Any, backend: str) -> None:
+        self.own, self.backend, self.function = cell, backend, function
+        self.space = namespace(function, backend)
+        self.globals: dict[str, Any] = {"where": self.space.where, "inf": math.inf, "nan": math.nan}
+        hints: dict[Any, str] = {}
+        super().__init__(SimpleNamespace(hints=hints), lambda one: one.arguments[0].name, {})
+
+    def stage(self, stage: Any, taken: set[str]) -> list[str]:
+        """Return the lines that assign what a stage writes. `taken` are names of others."""
+        given = [expression("read", Value(name, "slot")) for name in stage.reads]
+        found = read_stage(type(self.own), stage, given, self.cell.hints)
+        found = rebuilt(found, self._as_number, self._as_activation)
+        order = in_order(found)
+        self.local, self.functions = {}, dict.fromkeys([*taken, *stage.writes])
+        *lines, last = self.lines(found, order)
+        return [*lines, f"{', '.join(stage.writes)} = {last.removeprefix('return ')}"]
+
+    def _as_number(self, one: Any) -> Any:
+        """Replace a parameter by its number."""
+        if one.op == "flag":
+            return const(getattr(self.own, one.arguments[0]))
+        if one.op == "field":
+            found = getattr(self.own, one.arguments[0])
+            return _number(found) if isinstance(found, Real) else None
+        return None
+
+    def _as_activation(self, one: Any) -> Any:
+        """Write out `value(activation, x)`."""
+        if one.op is not value:
+            return None
+        activation = getattr(self.own, one.arguments[0].arguments[0])
+        x = expression("read", Value("x", "slot"))
+        written = read_activation(type(self.own), activation, x)
+        numbers = {name: _number(one) for name, one in activation._asdict().items()}
+        written = rebuilt(written, lambda part: numbers[part.arguments[0]] if part.op == "field" else None)
+        (found,) = rebuilt(written, lambda part: one.arguments[1] if part is x else None)
+        return found
+
+    def plain(self, one: Any, own: int) -> list[Any]:
+        """Return the parts of the text of an expression, as `Text.plain`."""
+        if one.op == "if":
+            condition, yes, no = one.arguments
+            known = _known(condition)
+            if known is not None:
+                return ["(", (yes if known else no, 0), ")"]
+            return ["where(", (condition, 0), ", ", (yes, 0), ", ", (no, 0), f", {LIKE})"]
+        if one.op == "not":
+            return ["~(", (one.arguments[0], 0), ")"]
+        if one.op in _CONDITIONS:
+            first, second = one.arguments
+            return ["((", (first, 0), f") {_CONDITIONS[one.op]} (", (second, 0), "))"]
+        if not isinstance(one.op, str):
+            commas = [text for part in one.arguments for text in (", ", (part, 0))]
+            like = [f", {LIKE}"] if one.op in CHOOSING else []
+            return [f"{self._called(one.op)}(", *commas[1:], *like, ")"]
+        return super().plain(one, own)
+
+    def _called(self, op: Any) -> str:
+        """Return the name of a function, which becomes a global of the code."""
+        form = CHOOSING[op](self.space.where) if op in CHOOSING else self.space.table.get(op)
+        if form is None:
+            form = given_form(op, self.backend)
+        name = getattr(op, "__name__", "function")
+        if form is None:
+            where = f"cell {type(self.own).__name__}: {name}"
+            cure = f"declare it: @derivative({name}, {self.backend}=...)"
+            raise TypeError(message(self.function, where, f"have a form for {self.backend}", "none", cure))
+        while self.globals.setdefault(name, form) is not form:
+            name += "_"
+        return name
+
+
+def _number(value: Any) -> Any:
+    """Return a parameter as a constant: a Python number, which does not change the dtype of an array."""
+    return const(value if isinstance(value, int) else float(value))
+
+
+def _known(condition: Any) -> bool | None:
+    """Return whether a condition of constants holds; None if it is not one of constants."""
+    op, arguments = condition.op, condition.arguments
+    if op == "const":
+        return bool(arguments[0])
+    if op == "not":
+        inner = _known(arguments[0])
+        return None if inner is None else not inner
+    if op in ("and", "or"):
+        both = [_known(one) for one in arguments]
+        decisive = op == "or"
+        return decisive if decisive in both else None if None in both else not decisive
+    if all(one.op == "const" for one in condition.operands):
+        left, right = (one.arguments[0] for one in arguments)
+        return {
+            "<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right, "==": left == right,
+            "!=": left != right,
+        }[op]  # fmt: skip
+    return None
