@@ -1,73 +1,29 @@
 """Cells as functions of arrays: the engine has the same values, and gradients that other code derives."""
 
+import importlib.util
 import math
+import os
+import subprocess
+import sys
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from combinations import nightly, weekly
+from combinations import weekly
 from messages import raises
+from one_step import FIELDS, MODES, Case, N, T, assert_near, assert_samples
 from optional import needs
-from other_cells import DEFAULT, KINDS, OWN, whole_heads
+from other_cells import DEFAULT
 from problems import Problem
+from repository import ROOT, SUPPORT
 from several_states import arrays_of, as_given
 
 import rnnkit
-from examples.gallery.page import CELLS as PAGE
 from rnnkit.cells import AUGRU, SLSTM, RegularizedLSTM, cell, derivative, forward, step, unrolled
-from rnnkit_kernels.cells.running import with_defaults
 
-N, T, INPUT, BOUND = 5, 6, 3, 1e-12
-MODES = {
-    "rnn_tanh": {}, "rnn_relu": {}, "gru": {}, "reset before": {"mode": "gru", "reset_after": False}, "lstm": {},
-    "clipped": {"mode": "lstm", "cell_clip": (-0.3, 0.4)}, "projected": {"mode": "lstm", "proj_size": 3},
-    "skipped": {"mode": "gru", "input_mode": "skip", "input_size": 8},
-}  # fmt: skip
-GALLERY = {name: with_defaults(kind) for name, kind in PAGE.items() if kind.__module__.startswith("examples")}
 SHIPPED = {name for name, dtype in DEFAULT if dtype == "float64"}  # their kernels are compiled by others, too
-EACH = [pytest.param({"mode": name} | options, id=name) for name, options in MODES.items()]
-EACH += [(pytest.param if name in SHIPPED else weekly)({"mode": one}, id=name) for name, one in (KINDS | OWN).items()]
-EACH += [weekly({"mode": one}, id=name) for name, one in GALLERY.items()]
-
-
-class Case:
-    """A layer of a cell, what a step takes, and the engine's results and gradients."""
-
-    def __init__(self, fields):
-        kind, rng = fields["mode"], np.random.default_rng(0)
-        size = 8 if isinstance(kind, str) else whole_heads(kind, 8)
-        inputs = INPUT if isinstance(kind, str) or kind.declaration.input_gates else 0
-        desc = self.desc = rnnkit.RNNDescriptor(**{"input_size": inputs} | fields, hidden_size=size, dtype="float64")
-        w, self.x = rnnkit.init_weights(desc, 0), rng.normal(size=(N, desc.input_size))
-        self.weights = {name.removesuffix("_l0"): one for name, one in rnnkit.weight_views(desc, w).items()}
-        self.states = [rng.normal(size=(N, desc.output_size))]
-        self.states += [rng.normal(size=(N, size)) + (3 if name == "n" else 0) for name in desc.states]
-        self.inputs = {one.name: rng.random((N, size)) for one in desc.cell.declaration.inputs}
-        self.cotangents = [rng.normal(size=one.shape) for one in self.states]
-        given = self.x[None], self.states[0][None], as_given([one[None] for one in self.states[1:]])
-        sides = {name: one[None] for name, one in self.inputs.items()} or None
-        found = rnnkit.forward(desc.evaluating, w, *given, inputs=sides)
-        dhy, *dcy = (one[None] for one in self.cotangents)
-        back = rnnkit.backward(desc.evaluating, w, found.workspace, None, dhy, as_given(dcy))
-        self.values = [found.hy[0], *(one[0] for one in arrays_of(found.cy))]
-        of_weights = {name.removesuffix("_l0"): one for name, one in rnnkit.weight_views(desc, back.dw).items()}
-        self.gradients = {**of_weights, "x": back.dx[0], "h": back.dhx[0]}
-        self.gradients |= dict(zip(desc.states, (one[0] for one in arrays_of(back.dcx)), strict=True))
-
-    def leaves(self):
-        return {**self.weights, "x": self.x, **dict(zip(("h", *self.desc.states), self.states, strict=True))}
-
-    def run(self, backend, leaves, inputs):
-        states = [leaves[name] for name in ("h", *self.desc.states)]
-        weights = {name: leaves[name] for name in self.weights}
-        return step(self.desc, backend)(weights, leaves["x"], *states, inputs=inputs)
-
-
-def assert_near(name, found, expected):
-    found = np.asarray(found)
-    assert found.shape == expected.shape, name
-    worst = np.abs(found - expected).max(initial=0) / max(1, np.abs(expected).max(initial=0))
-    assert worst < BOUND, f"{name}: {worst}"
+BY_DEFAULT = [name for name in FIELDS if name in MODES or name in SHIPPED]
+EACH = [(pytest.param if name in BY_DEFAULT else weekly)(one, id=name) for name, one in FIELDS.items()]
 
 
 @pytest.mark.parametrize("fields", EACH)
@@ -92,17 +48,14 @@ def test_autograd_of_pytorch_has_the_engines_gradients(fields):
         assert_near(f"d{name}", one, case.gradients[name])
 
 
-@pytest.mark.parametrize("fields", EACH)
-def test_gradient_of_jax_is_the_engines(fields):
-    jax, case = needs("jax"), Case(fields)
-    with jax.enable_x64(True):
-
-        def total(leaves):
-            found = case.run("jax", leaves, case.inputs)
-            return sum((one * d).sum() for one, d in zip(found, case.cotangents, strict=True))
-
-        for name, one in jax.jit(jax.grad(total))(case.leaves()).items():
-            assert_near(f"d{name}", one, case.gradients[name])
+@pytest.mark.parametrize("names", [pytest.param(BY_DEFAULT, id="default"), weekly([*FIELDS], id="all")])
+def test_gradients_of_jax_are_the_engines(names):
+    if os.environ.get("CI") != "true" and importlib.util.find_spec("jax") is None:
+        pytest.skip("needs jax")
+    paths = os.pathsep.join(map(str, [SUPPORT, ROOT, ROOT / "kernels"]))
+    command = [sys.executable, SUPPORT / "one_step.py", *names]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths}, check=False)
+    assert done.stdout == "equal\n", done.stderr
 
 
 MASK = np.random.default_rng(3).random((T, N)) < 0.6
@@ -167,22 +120,14 @@ def test_second_derivatives_are_right():
         assert torch.autograd.gradgradcheck(lambda w, x, run=run: run(w, x, lengths=[3, 1]).y, (w, x))
 
 
-@pytest.mark.parametrize("backend", [nightly("torch"), nightly("jax")])
-def test_samples_have_gradients_of_their_own(backend):
-    """By the library's vmap, over a loop of the engine's calls."""
-    library = needs(backend)
+@pytest.mark.nightly
+def test_samples_have_gradients_of_their_own():
+    """By PyTorch's vmap, over a loop of the engine's calls."""
+    torch = needs("torch")
     net, x = rnnkit.GRU(3, 5, dtype="float64", seed=0), np.random.default_rng(0).normal(size=(T, N, 3))
-    run = unrolled(net.desc, backend)
-    if backend == "torch":
-        found = library.func.vmap(library.func.grad(lambda w, one: run(w, one[:, None]).y.sum()), (None, 1))(
-            library.tensor(net.weights), library.tensor(x)
-        )
-    else:
-        with library.enable_x64(True):
-            found = library.vmap(library.grad(lambda w, one: run(w, one[:, None]).y.sum()), (None, 1))(net.weights, x)
-    for n in range(N):
-        result = net.forward(x[:, n : n + 1])
-        assert_near(str(n), found[n], net.backward(result.workspace, np.ones_like(result.y)).dw)
+    run = unrolled(net.desc, "torch")
+    gradient = torch.func.grad(lambda w, one: run(w, one[:, None]).y.sum())
+    assert_samples(net, x, torch.func.vmap(gradient, (None, 1))(torch.tensor(net.weights), torch.tensor(x)))
 
 
 @derivative(math.atan, numpy=np.arctan)
