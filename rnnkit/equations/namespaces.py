@@ -79,9 +79,8 @@ def _made(
     table = {function: getattr(module, function.__name__) for function in _SAME}
     table |= {tanh: module.tanh, math.tanh: module.tanh, exp: module.exp, math.exp: module.exp, abs: module.abs} | own
     table[fma] = lambda a, b, c: a * b + c
-    asarray = lambda array, like: module.asarray(array)  # noqa: E731
-    functions = {"concatenate": concatenate, "stack": module.stack, "zeros": zeros, "asarray": asarray}
-    return SimpleNamespace(table=table, where=where, **functions)
+    functions = {"concatenate": concatenate, "stack": module.stack, "zeros": zeros}
+    return SimpleNamespace(table=table, where=where, **functions, asarray=lambda array, like: module.asarray(array))
 
 
 CHOOSING = {

@@ -10,6 +10,7 @@ from typing import Any
 
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.modes import checked
+from rnnkit.descriptor.weights import check_names
 from rnnkit.equations.namespaces import namespace
 from rnnkit.equations.printer import LIKE, Printer
 from rnnkit.errors import wrong_type
@@ -88,12 +89,21 @@ def _step(cell: Any, backend: str) -> Callable[..., tuple[Any, ...]]:
     shared |= {"projected": _projected}
     exec(compile(source, file, "exec"), printer.globals | shared, made)  # noqa: S102  the source above
     written, expectations = made["step"], _expectations(cell)
+    names = [one.name for one in declaration.inputs]
 
     def call(
         weights: Mapping[str, Any], x: Any, h: Any, *states: Any, inputs: Any = None, noises: Any = None
     ) -> tuple[Any, ...]:
         if not isinstance(weights, Mapping):
             raise wrong_type("step", "weights", "a mapping of names to arrays", weights)
+        check_names("step", "inputs", f"the side inputs {', '.join(names) or '(none)'}", names, inputs or {})
+        check_names(
+            "step",
+            "noises",
+            f"the noises {', '.join(expectations) or '(none)'}",
+            [*expectations],
+            expectations | (noises or {}),
+        )
         return written(weights, x, h, *states, inputs or {}, expectations | (noises or {}))
 
     call.source = source  # type: ignore[attr-defined]
@@ -106,7 +116,7 @@ def _expectations(cell: Any) -> dict[str, float]:
 
 
 def _lines(declaration: Any, printer: Printer) -> tuple[list[str], tuple[str, ...]]:
-    gates, states, lines = declaration.gates, declaration.states, []
+    states, lines = declaration.states, []
     of_w = [gate.name for gate in declaration.input_gates]
     of_r = list(declaration.recurrent_gates)
     names = {*of_w, *(name for stage in declaration.equations for name in (*stage.reads, *stage.writes))}
@@ -116,17 +126,14 @@ def _lines(declaration: Any, printer: Printer) -> tuple[list[str], tuple[str, ..
     lines += [f'{one.name} = weights["{one.name}"]' for one in declaration.vectors]
     lines += [f'{one.name} = inputs["{one.name}"]' for one in declaration.inputs]
     lines += [f'{one.name} = noises["{one.name}"]' for one in declaration.noises]
-    done: set[str] = set()
     for phase in declaration.phases:
         for source in dict.fromkeys(one.source for one in phase.products):
             wanted = "h" if source == LIKE else source
             own = [gate for gate in of_r if gate.multiplies == wanted]
             for run in _runs(of_r, own):
                 lines += _product(run, of_r, source, names, declaration.heads)
-            done |= {gate.name for gate in own}
         for stage in phase.forward:
             lines += printer.stage(stage, names)
-    assert done == {gate.name for gate in of_r}, gates
     return [*lines, f"return {', '.join(['projected(weights, h)', *states])}{',' * (not states)}"], states
 
 

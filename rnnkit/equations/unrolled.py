@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.call import checks
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.descriptor.weights import suffix_of, weight_layout
 from rnnkit.equations.namespaces import namespace
@@ -81,13 +82,15 @@ def unrolled(desc: RNNDescriptor, backend: str) -> Callable[..., Unrolled]:
     ) -> Unrolled:
         named = weights if isinstance(weights, Mapping) else _views(desc, weights)
         seq_len, batch_size = x.shape[:2]
-        within = np.ones((seq_len, batch_size), bool)
-        if lengths is not None:
-            within = np.arange(seq_len)[:, None] < np.asarray(lengths)
-        listed = within if mask is None else within & (np.asarray(mask) != 0)
-        anew = np.zeros((seq_len, batch_size), bool) if resets is None else (np.asarray(resets) != 0) & within
+        shape, is_to_hx = (seq_len, batch_size), checks.initial("unrolled", initial, resets)
+        lengths, mask, resets = (None if one is None else np.asarray(one) for one in (lengths, mask, resets))
+        lengths = checks.lengths("unrolled", lengths, *shape)
+        within = np.arange(seq_len)[:, None] < (np.full(batch_size, seq_len) if lengths is None else lengths)
+        listed = within if mask is None else within & checks.marks("unrolled", "mask", mask, *shape)
+        anew = np.zeros(shape, bool) if resets is None else within & checks.marks("unrolled", "resets", resets, *shape)
+        checks.no_reset_is_skipped("unrolled", anew, listed, lengths)
         starts = _starts(desc, space, named, x, hx, cx)
-        restarts = starts if initial == "hx" else _starts(desc, space, named, x, None, None)
+        restarts = starts if is_to_hx else _starts(desc, space, named, x, None, None)
         batch = _Batch(space, run_step, within, listed, anew)
         finals: list[tuple[Any, ...]] = []
         for layer in range(desc.num_layers):

@@ -158,6 +158,20 @@ def test_wrong_arguments_are_refused():
         step("mgu", "numpy")
     with raises(TypeError, "step: weights | mapping | list"):
         step("gru", "numpy")([], np.ones((2, 3)), np.zeros((2, 3)))
+    sizes = np.ones((2, 3)), np.zeros((2, 3))
+    with raises(ValueError, "step: inputs | side inputs attention | missing: attention"):
+        step(AUGRU, "numpy")({}, *sizes)
+    with raises(ValueError, "step: noises | (none) | keep"):
+        step("gru", "numpy")({}, *sizes, noises={"keep": sizes[1]})
+    run, net = unrolled(rnnkit.RNNDescriptor("gru", 3, 3, dtype="float64"), "numpy"), rnnkit.GRU(3, 3, dtype="float64")
+    for options, text in (
+        (dict(lengths=[3, 0]), "lengths[0] | 0..seq_len=2 | 3"),
+        (dict(mask=np.ones((2, 3))), "mask | (seq_len=2, batch_size=2) | (2, 3)"),
+        (dict(resets=np.ones((2, 2)), initial="cx"), "initial | zeros | hx | cx"),
+        (dict(resets=np.ones((2, 2)), mask=np.eye(2)), "resets[0, 1] | 0 where mask is 0 | 1"),
+    ):
+        with raises(ValueError, f"unrolled: {text}"):
+            run(net.weights, np.ones((2, 2, 3)), **options)
     with raises(TypeError, "unrolled: desc | RNNDescriptor | str"):
         unrolled("gru", "numpy")
     with raises(rnnkit.cells.CellError, "@derivative: forms | numpy, torch or jax | cupy=1"):

@@ -34,7 +34,7 @@ DIRECTION = {
     "cuda": {"call", "descriptor", "common", "kernels.cells", "errors"},
     "call": {"descriptor", "common", "kernels", "kernels.cells", "types", "errors"},  # of kernels what forks need alone
     "descriptor": {"cells", "common", "kernels.cells", "types", "errors"},
-    "equations": {"descriptor", "kernels.cells", "errors"},
+    "equations": {"call", "descriptor", "kernels.cells", "errors"},
     "cells": {"kernels.cells"},
     "common": {"errors"},
     "types": set(),
