@@ -1,0 +1,131 @@
+"""What a call does, on NumPy arrays: its operands, and the results that it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rnnkit.call.options import options_of
+from rnnkit.call.side_inputs import split
+from rnnkit.descriptor.states import concatenate_states, split_states
+from rnnkit.jax.problem import Problem, Static
+from rnnkit.network import engine
+from rnnkit_kernels.machine import thread_pool
+
+
+def run(problem: Problem, arrays: Sequence[np.ndarray]) -> None:
+    """Run a call on its operands and results, one after the other in `arrays`."""
+    count = len(problem.operands)
+    _RUN[problem.kind](problem.static, arrays[:count], arrays[count:])
+
+
+class _Plain(NamedTuple):
+    """Calls without options on batches of one size, prepared."""
+
+    training: Any  # `PreparedCalls`; None for sizes that run with a workspace
+    inference: Any  # `PreparedInference`
+
+
+@lru_cache(256)
+def _plain(static: Static, seq_len: int, batch_size: int, threads: int) -> _Plain | None:
+    """Return the prepared calls; None if the call has options, or states of its own."""
+    desc = static.running
+    if desc.learned_initial_state or static.first_row or not {*static.names} <= {"w", "x", "hx", "cx", "seed"}:
+        return None
+    prepared, size = engine.cpu_module("prepared"), (desc, seq_len, batch_size)
+    training = prepared.PreparedCalls(*size, threads) if prepared.is_prepared(*size) else None
+    return _Plain(training, None if desc.draws else prepared.PreparedInference(*size))
+
+
+def _plain_of(static: Static, x: np.ndarray) -> _Plain:
+    return _plain(static, *x.shape[:2], thread_pool.wanted_size()) or _Plain(None, None)
+
+
+def _infer(static: Static, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
+    given = static.named(operands)
+    prepared = _plain_of(static, given["x"]).inference
+    if prepared is not None:
+        y, hy, cy = prepared.run(given["w"], given["x"], given.get("hx"), given.get("cx"))
+        _copy(results, y, hy, cy)
+    elif static.running.draws:
+        _write(static, results, *_forward_of(static, given)[:3])
+    else:
+        options = _options(static, given) | _sides(static, given)
+        _write(static, results, *engine.infer(static.running, *_arrays(static, given), **options))
+
+
+def _forward(static: Static, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
+    (*results, kept), given = results, static.named(operands)
+    prepared = _plain_of(static, given["x"]).training
+    if prepared is None:
+        y, hy, cy, workspace = _forward_of(static, given)
+        engine.cpu_module("kept").store(workspace, "resets" in static.names, kept)
+        _write(static, results, y, hy, cy)
+        return
+    call = prepared.take(prepared.seq_len)
+    arrays = given["w"], given["x"], given.get("hx", 0), given.get("cx", 0)
+    _copy(results, *call.forward(prepared.seq_len, *arrays, _seed(given)))
+    kept[...] = call.ws_memory.view(np.uint8)
+    prepared.shelf.give_back(call)
+
+
+def _forward_of(static: Static, given: dict[str, Any]) -> engine.Forward[Any]:
+    options = {"seed": _seed(given), "first_row": static.first_row} | _options(static, given) | _sides(static, given)
+    return engine.forward(static.running, *_arrays(static, given), **options)
+
+
+def _seed(given: dict[str, Any]) -> int | None:
+    return None if "seed" not in given else int(given["seed"][0]) | int(given["seed"][1]) << 32
+
+
+def _backward(static: Static, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
+    dy, dhy, dcy, kept, *own = operands
+    given, desc = static.named(own), static.running
+    w, x = given["w"], given["x"]
+    prepared = _plain_of(static, x).training
+    if prepared is not None:
+        dw, of_x, dhx, dcx = results
+        call = prepared.take(prepared.seq_len)
+        call.mark_overwritten()
+        call.ws_memory.view(np.uint8)[...] = kept
+        dhx[...], dcx[...] = dhy, dcy
+        of_x[...] = call.backward(prepared.seq_len, w, x, dy, dhx, dcx if dcx.size else 0, dw, True, True)
+        prepared.shelf.give_back(call)
+        return
+    options = options_of("backward", desc, *x.shape[:2], first_row=static.first_row, **_options(static, given))
+    arguments = w, x, given.get("hx"), given.get("cx"), options
+    workspace = engine.cpu_module("kept").restored(desc, *arguments, "resets" in static.names, kept)
+    cotangents = dy, dhy, split_states(desc, dcy) if desc.has_cell_state else None
+    dx, dhx, dcx, dw = engine.gradients_of(desc, w, workspace, *cotangents)
+    _copy(results, dw, dx, dhx, concatenate_states(desc, dcx))
+
+
+def _arrays(static: Static, given: dict[str, Any]) -> tuple[Any, ...]:
+    """Return w, x, hx and cx in the engine's form."""
+    desc, cx = static.running, given.get("cx")
+    x, _ = split(desc, given["x"])
+    return given["w"], x, given.get("hx"), None if cx is None else split_states(desc, cx)
+
+
+def _sides(static: Static, given: dict[str, Any]) -> dict[str, Any]:
+    return {"inputs": split(static.running, given["x"])[1]}
+
+
+def _options(static: Static, given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given.get(name) for name in ("lengths", "mask", "resets")} | {"initial": static.initial}
+
+
+def _write(static: Static, results: Sequence[np.ndarray], y: Any, hy: Any, cy: Any) -> None:
+    _copy(results, y, hy, concatenate_states(static.running, cy))
+
+
+def _copy(targets: Sequence[np.ndarray], *arrays: Any) -> None:
+    for target, one in zip(targets, arrays, strict=True):
+        if target.size:
+            target[...] = one
+
+
+_RUN = {"infer": _infer, "forward": _forward, "backward": _backward}

@@ -1,0 +1,106 @@
+"""Static facts of a call: what its operands and results are, and a text from which another process knows it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit.descriptor.texts import descriptor_of_text, descriptor_text
+from rnnkit.descriptor.weights import num_weights
+from rnnkit.network import engine
+
+_CURE = "call rnnkit.jax.rnn with a network of {cell} first"
+OPTIONS = "lengths", "mask", "resets", "seed"
+OPERANDS = "w", "x", "hx", "cx", *OPTIONS
+"""Operands of a call, in order; x has the side inputs as its last columns, cx all states other than h."""
+
+Shaped = tuple[tuple[int, ...], np.dtype]
+
+
+class Static(NamedTuple):
+    """What is known of a call besides the sizes of its batch; a parameter of the primitives."""
+
+    desc: RNNDescriptor
+    names: tuple[str, ...]  # of the operands that are given
+    initial: str = "zeros"
+    first_row: int = 0
+    engine: bool = True  # else the call runs on JAX's operations, also on a CPU
+
+    @property
+    def running(self) -> RNNDescriptor:
+        """The descriptor of the call: without a seed that of inference, which draws nothing."""
+        return self.desc if "seed" in self.names else self.desc.evaluating
+
+    def named(self, operands: Any) -> dict[str, Any]:
+        """Return the operands by name."""
+        return dict(zip(self.names, operands, strict=True))
+
+
+class Problem(NamedTuple):
+    """A call on batches of one size: of `kind` infer, forward or backward."""
+
+    kind: str
+    static: Static
+    seq_len: int
+    batch_size: int
+
+    @property
+    def text(self) -> str:
+        """Return the problem as text."""
+        return _text(self)
+
+    @property
+    def operands(self) -> list[Shaped]:
+        """Shapes and dtypes of the operands."""
+        own = [self.shaped(name) for name in self.static.names]
+        if self.kind != "backward":
+            return own
+        return [*(self.shaped(name) for name in ("y", "hx", "cx", "kept")), *own]
+
+    @property
+    def results(self) -> list[Shaped]:
+        """Shapes and dtypes of the results."""
+        names = {"infer": ("y", "hx", "cx"), "forward": ("y", "hx", "cx", "kept"), "backward": ("w", "x", "hx", "cx")}
+        return [self.shaped(name) for name in names[self.kind]]
+
+    def shaped(self, name: str) -> Shaped:
+        """Return the shape and dtype of an array; gradients have those of what they belong to."""
+        names, desc, steps, rows = self.static.names, self.static.running, self.seq_len, self.batch_size
+        layers, dtype = desc.num_pseudo_layers, desc.np_dtype
+        if name == "kept":
+            nbytes = engine.cpu_module("kept").kept_nbytes(desc, steps, rows, "resets" in names)
+            return (nbytes,), np.dtype(np.uint8)
+        return {
+            "w": ((num_weights(desc),), dtype),
+            "x": ((steps, rows, desc.row_size), dtype),
+            "y": ((steps, rows, desc.num_directions * desc.output_size), dtype),
+            "hx": ((layers, rows, desc.output_size), dtype),
+            "cx": ((layers, rows, desc.states_size if desc.has_cell_state else 0), dtype),
+            "lengths": ((rows,), np.dtype(np.int32)),
+            "mask": ((steps, rows), np.dtype(bool)),
+            "resets": ((steps, rows), np.dtype(bool)),
+            "seed": ((2,), np.dtype(np.uint32)),
+        }[name]
+
+
+@lru_cache(1024)
+def _text(problem: Problem) -> str:
+    kind, (desc, *static), *sizes = problem
+    return json.dumps([kind, descriptor_text(desc), *static, *sizes])
+
+
+@cache
+def problem_of(text: str) -> Problem:
+    """Return the problem of a text, also in another process: for a cell of the user's after its class was used there.
+
+    Raises
+    ------
+    ValueError
+        The cell is not known in this process.
+    """
+    kind, desc, names, *rest, seq_len, batch_size = json.loads(text)
+    return Problem(kind, Static(descriptor_of_text(desc, _CURE), tuple(names), *rest), seq_len, batch_size)
