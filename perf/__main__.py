@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 _PRINTING = {
     "calls": "call_suite",
+    "derivatives": "derivative_suite",
     "episodes": "episode_suite",
     "masks": "mask_suite",
     "norms": "norm_suite",
@@ -183,14 +184,14 @@ def build_parser() -> argparse.ArgumentParser:
     suite += "gallery: cells of papers beside torchrecurrent's; torch, calls, programs: training steps of PyTorch's "
     suite += "models, calls of its modules and whole programs with and without rnnkit.torch; episodes: resets in one "
     suite += "call beside a loop over the steps; masks: steps to skip beside lengths; norms: cells with layer norm and "
-    suite += "noise beside plain ones and a loop; subnormals: what subnormal numbers slow down; reduced: plans with "
-    suite += "quantized weights"
+    suite += "noise beside plain ones and a loop; subnormals: what subnormal numbers slow down; derivatives: second "
+    suite += "ones, and those of each sample, beside PyTorch; reduced: plans with quantized weights"
     suites = "engines", "cells", "gallery", "torch", "programs", "reduced", *_PRINTING
     command.add_argument("--suite", choices=suites, default="engines", help=suite)
     cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, "
     cases += "gru-t1-n1-h32-l1/train for calls, lstm-n8-h64-e5 for episodes, lstm-t50-n16-h128-left/* for masks, "
-    cases += "zoneout-lstm-* for norms, skorch/gru for programs, lstm-t200-n16-h128 for subnormals, or "
-    cases += "ds2-int8/lstm/infer for reduced, with commas (default: all)"
+    cases += "zoneout-lstm-* for norms, skorch/gru for programs, lstm-t200-n16-h128 for subnormals, "
+    cases += "penalty-* for derivatives, or ds2-int8/lstm/infer for reduced, with commas (default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
     device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device)

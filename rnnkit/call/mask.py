@@ -44,6 +44,12 @@ class Mask:
         found[self._before[t, n] - 1, n] = array[t, n]
         return found
 
+    def spread(self, array: np.ndarray) -> np.ndarray:
+        """Return an array (longest, N, ...) of the steps that run at all steps, (T, N, ...); zeros at the others."""
+        found, (t, n) = np.zeros((self.seq_len, *array.shape[1:]), array.dtype), np.nonzero(self.listed)
+        found[t, n] = array[self._before[t, n] - 1, n]
+        return found
+
     def states_of_all(self, after: np.ndarray, initial: np.ndarray, direction: int) -> np.ndarray:
         """Return the states of a direction after all steps, (T, N, H), from those after the steps that run, of shape
         (longest, N, H), and the initial ones, (N, H); zeros beyond the lengths."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit.call.arena import Arena
+from rnnkit.call.drawn import drawn
 from rnnkit.call.memory import Memory
 from rnnkit.call.options import options_of
 from rnnkit.call.pool import IDLE
@@ -121,6 +122,10 @@ class PreparedCall:
             gathered.take(self.ws_address, backward.dgates_address, x if type(x) is int else x.ctypes.data)
         self._backwards.append(backward)
         return dx
+
+    def drawn(self, seq_len: int) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        """Return the random numbers of a forward of so many steps, as `drawn.drawn`."""
+        return drawn(self._workspace, seq_len)
 
     def mark_overwritten(self) -> None:
         """Give the new contents of `ws_memory` a number."""

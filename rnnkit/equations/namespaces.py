@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +53,18 @@ def _torch() -> SimpleNamespace:
     }  # fmt: skip
     made = _made(torch, own, where, torch.cat, lambda shape, like: like.new_zeros(shape))
     made.asarray = lambda array, like: torch.as_tensor(array, device=like.device)
+
+    def values(array: Any) -> Any:
+        """NumPy's array of the values; the tensor itself if a transform or a trace hides them, or they are on a GPU."""
+        is_plain = type(array) is torch.Tensor and array.is_cpu and not torch._C._len_torch_dispatch_stack()
+        if torch.is_tensor(array) and (not is_plain or torch._C._functorch.is_functorch_wrapped_tensor(array)):
+            return array
+        return np.asarray(array.detach() if is_plain else array)
+
+    made.values = values
+    # Their gradients are one operation each; those of slices are as many zero arrays as slices.
+    made.linear, made.scan = torch.nn.functional.linear, partial(_loop, torch.unbind, torch.stack)
+    made.split = lambda values, count: torch.chunk(values, count, -1) if count > 1 else (values,)
     return made
 
 
@@ -66,7 +78,16 @@ def _jax() -> SimpleNamespace:
     own = {
         sigmoid: jax.nn.sigmoid, softplus: lambda x: jnp.logaddexp(x, 0.0), mean: lambda x: x.mean(-1, keepdims=True)
     }  # fmt: skip
-    return _made(jnp, own, where, jnp.concatenate, lambda shape, like: jnp.zeros(shape, like.dtype))
+    made = _made(jnp, own, where, jnp.concatenate, lambda shape, like: jnp.zeros(shape, like.dtype))
+    made.asarray = lambda array, like: jnp.asarray(array)
+    made.values = lambda array: array if isinstance(array, jax.core.Tracer) else np.asarray(array)
+
+    def scan(step: Callable[..., tuple[Any, Any]], carry: Any, arrays: list[Any], reverse: bool) -> tuple[Any, Any]:
+        """Run `lax.scan`: a loop in Python would be compiled step by step."""
+        return jax.lax.scan(lambda carry, at: step(carry, *at), carry, arrays, reverse=reverse)
+
+    made.scan = scan
+    return made
 
 
 def _made(
@@ -79,8 +100,33 @@ def _made(
     table = {function: getattr(module, function.__name__) for function in _SAME}
     table |= {tanh: module.tanh, math.tanh: module.tanh, exp: module.exp, math.exp: module.exp, abs: module.abs} | own
     table[fma] = lambda a, b, c: a * b + c
-    functions = {"concatenate": concatenate, "stack": module.stack, "zeros": zeros}
-    return SimpleNamespace(table=table, where=where, **functions, asarray=lambda array, like: module.asarray(array))
+    functions = {"concatenate": concatenate, "stack": module.stack, "zeros": zeros, "linear": _linear}
+    functions |= {"split": lambda values, count: module.split(values, count, -1), "asarray": lambda array, like: array}
+    functions |= {"values": np.asarray, "scan": partial(_loop, list, module.stack)}
+    return SimpleNamespace(table=table, where=where, **functions)
+
+
+def _loop(
+    unstack: Callable[..., Any],
+    stack: Callable[..., Any],
+    step: Callable[..., tuple[Any, Any]],
+    carry: Any,
+    arrays: list[Any],
+    reverse: bool,
+) -> tuple[Any, tuple[Any, ...]]:
+    """Run `step(carry, *values)` -> (carry, results) for each step of the arrays; return the carry and the results of
+    all steps, stacked (none of no steps)."""
+    found, each = [], [one if isinstance(one, np.ndarray) else unstack(one) for one in arrays]
+    steps = range(len(each[0]))
+    for t in reversed(steps) if reverse else steps:
+        carry, results = step(carry, *(one[t] for one in each))
+        found.append(results)
+    return carry, tuple(map(stack, zip(*(found[::-1] if reverse else found), strict=True)))
+
+
+def _linear(x: Any, matrix: Any, bias: Any) -> Any:
+    total = x @ matrix.T
+    return total if bias is None else total + bias
 
 
 CHOOSING = {

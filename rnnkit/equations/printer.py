@@ -87,7 +87,7 @@ class Printer(Text):
             form = given_form(op, self.backend)
         name = getattr(op, "__name__", "function")
         if form is None:
-            where = f"cell {type(self.own).__name__}: {name}"
+            where = f"cell {type(self.own).__qualname__}: {name}"
             cure = f"declare it: @derivative({name}, {self.backend}=...)"
             raise TypeError(message(self.function, where, f"have a form for {self.backend}", "none", cure))
         while self.globals.setdefault(name, form) is not form:

@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.modes import checked
@@ -106,7 +106,7 @@ def _step(cell: Any, backend: str) -> Callable[..., tuple[Any, ...]]:
         )
         return written(weights, x, h, *states, inputs or {}, expectations | (noises or {}))
 
-    call.source = source  # type: ignore[attr-defined]
+    call.source, call.num_products = source, len(declaration.input_gates)  # type: ignore[attr-defined]
     return call
 
 
@@ -165,16 +165,24 @@ def _product(run: list[Any], of_r: list[Any], source: str, names: set[str], head
     return [f"{', '.join(targets)}{comma} = product_of_state(weights, {source}, {place})", *sums]
 
 
-def _split(values: Any, count: int) -> tuple[Any, ...]:
-    size = values.shape[-1] // count
-    return tuple(values[..., number * size : (number + 1) * size] for number in range(count))
+class Multiplied(NamedTuple):
+    """The products W x + bW of a step, of all gates, in place of x."""
+
+    rows: Any
+
+
+def multiplied(space: Any, weights: Any, x: Any, count: int) -> Any:
+    """Return W x + bW of all gates; without W ("skip" input) x itself for each."""
+    if "weight_ih" in weights:
+        return space.linear(x, weights["weight_ih"], weights.get("bias_ih"))
+    total = space.concatenate([x] * count, -1)
+    return total + weights["bias_ih"] if "bias_ih" in weights else total
 
 
 def _product_of_input(space: Any) -> Callable[..., tuple[Any, ...]]:
     def product_of_input(weights: Any, x: Any, count: int) -> tuple[Any, ...]:
-        """W x + bW of each gate; without W ("skip" input) x itself."""
-        total = x @ weights["weight_ih"].T if "weight_ih" in weights else space.concatenate([x] * count, -1)
-        return _split(total + weights["bias_ih"] if "bias_ih" in weights else total, count)
+        """W x + bW of each gate."""
+        return space.split(x.rows if isinstance(x, Multiplied) else multiplied(space, weights, x, count), count)
 
     return product_of_input
 
@@ -182,19 +190,18 @@ def _product_of_input(space: Any) -> Callable[..., tuple[Any, ...]]:
 def _product_of_state(space: Any) -> Callable[..., tuple[Any, ...]]:
     def product_of_state(weights: Any, state: Any, first: int, stop: int, gates: int, heads: int) -> tuple[Any, ...]:
         """R h + bR of the gates first:stop; with several heads a unit reads those of its head."""
-        matrix = weights["weight_hh"]
+        matrix, bias = weights["weight_hh"], weights.get("bias_hh")
         size = matrix.shape[0] // gates
-        own = matrix[first * size : stop * size]
+        if stop - first < gates:
+            matrix, bias = (None if one is None else one[first * size : stop * size] for one in (matrix, bias))
         if heads == 1:
-            total = state @ own.T
-        else:
-            width = size // heads
-            blocks = own.reshape(stop - first, heads, width, width)
-            parts = state.reshape(state.shape[0], heads, width)
-            each = [parts[:, head] @ blocks[gate, head].T for gate in range(stop - first) for head in range(heads)]
-            total = space.concatenate(each, -1)
-        bias = weights.get("bias_hh")
-        return _split(total if bias is None else total + bias[first * size : stop * size], stop - first)
+            return space.split(space.linear(state, matrix, bias), stop - first)
+        width = size // heads
+        blocks = matrix.reshape(stop - first, heads, width, width)
+        parts = state.reshape(state.shape[0], heads, width)
+        each = [parts[:, head] @ blocks[gate, head].T for gate in range(stop - first) for head in range(heads)]
+        total = space.concatenate(each, -1)
+        return space.split(total if bias is None else total + bias, stop - first)
 
     return product_of_state
 

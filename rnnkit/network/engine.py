@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -46,11 +47,10 @@ def _cpu_engine() -> ModuleType:
 
 
 @cache
-def prepared_calls() -> ModuleType:
-    """Return the module of prepared calls, for arguments that have been checked."""
+def cpu_module(name: str) -> ModuleType:
+    """Return a module of the CPU engine for checked arguments: "prepared" calls, or "kept" workspaces."""
     with forking.importing:
-        from rnnkit.cpu import prepared
-    return prepared
+        return import_module(f"rnnkit.cpu.{name}")
 
 
 def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, like: Any = None) -> tuple[int, int]:

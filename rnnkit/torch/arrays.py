@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,17 @@ def to_tensor(array: Any) -> Any:
     if array is None:
         return None
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
+
+
+def is_autocast(device: torch.device) -> bool:
+    """Whether autocast is on for a device; PyTorch's function raises for one without."""
+    known = device.type in ("cpu", "cuda") or torch.amp.is_autocast_available(device.type)  # older dynamo has no latter
+    return known and torch.is_autocast_enabled(device.type)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which operations on a device compute in the dtype of their arguments."""
+    return torch.autocast(device.type, enabled=False) if is_autocast(device) else nullcontext()
 
 
 def compute_context(tensor: torch.Tensor) -> AbstractContextManager[Any]:

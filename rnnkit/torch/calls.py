@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
-from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence
 
 from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message, wrong_shape, wrong_type
-from rnnkit.torch import operator, small
+from rnnkit.torch import equations, fallback, operator, small
+from rnnkit.torch.arrays import is_autocast
 from rnnkit.torch.function import RESTORE, Call, Recurrence, infer
 from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, Layout, concatenate_states, split_states
 from rnnkit.torch.plain import FlatParameters, PreparedSize
@@ -59,11 +59,14 @@ _NOTHING = Options()
 def run_sequences(module: Any, input: Any, hx: Any, options: Options = _NOTHING) -> tuple[Any, ...]:
     """Run any call over sequences."""
     check_kind(input)
-    if not isinstance(input, PackedSequence) and input.dim() == 2:
-        return _run_one(module, input, hx, options)
     packed = input if isinstance(input, PackedSequence) else None
     data, batch_sizes = (input, None) if packed is None else (packed.data, packed.batch_sizes)
-    _check_place(module, data)
+    _refuse_traces()
+    if (reason := fallback.of_pytorch(module, data, hx)) and options is _NOTHING:
+        fallback.warn("forward", reason)
+        return module._rnnkit_forward_of_pytorch(input, hx)
+    if packed is None and input.dim() == 2:
+        return _run_one(module, input, hx, options)
     states = _states(module, hx)
     module.check_input(data, batch_sizes)
     if states:
@@ -111,7 +114,10 @@ def run_step(module: Any, input: Any, hx: Any) -> Any:
         raise _wrong_kind("a torch.Tensor", input)
     if input.dim() not in (1, 2):
         raise ValueError(message("forward", "input", "be a tensor (N, I) or (I,)", input.shape))
-    _check_place(module, input)
+    _refuse_traces()
+    if reason := fallback.of_pytorch(module, input, hx):
+        fallback.warn("forward", reason)
+        return module._rnnkit_forward_of_pytorch(input, hx)
     if input.dim() == 1:
         states = tuple(state.unsqueeze(0) for state in _states(module, hx))
         hx = run_step(module, input.unsqueeze(0), _as_given(module, states) if states else None)
@@ -126,7 +132,7 @@ def run_step(module: Any, input: Any, hx: Any) -> Any:
 
 
 def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> None:
-    fits = tensor.dtype == dtype or torch.is_autocast_enabled(tensor.device.type)
+    fits = tensor.dtype == dtype or is_autocast(tensor.device)
     if tensor.shape != shape or not fits:
         got = f"{tuple(tensor.shape)} and {tensor.dtype}"
         raise RuntimeError(message("forward", name, f"have shape {tuple(shape)} and be {dtype}", got))
@@ -151,13 +157,8 @@ def _states(module: Any, hx: Any) -> tuple[Tensor, ...]:
     return states
 
 
-def _check_place(module: Any, data: Tensor) -> None:
-    """Raise if the engine cannot run: on other devices, or in tracing, where its results would become constants."""
-    if data.device.type not in ("cpu", "cuda"):
-        raise BackendError(message("forward", "input", "be on a CPU or a CUDA device", data.device))
-    if data.device.type != "cpu" and module._rnnkit_runs_on_cpu:
-        cure = "cuDNN does not support the cell: move model and input with .cpu()"
-        raise BackendError(message("forward", "input", "be on a CPU with a cell", data.device, cure))
+def _refuse_traces() -> None:
+    """Raise in tracing, where the engine's results would become constants."""
     if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
         cure = f"trace PyTorch's own module: {RESTORE}"
         raise BackendError(f"forward: call cannot be traced: {cure}")
@@ -181,21 +182,33 @@ def _packed_layout(packed: PackedSequence) -> tuple[Layout, np.ndarray]:
 
 def _results(module: Any, data: Tensor, states: tuple[Any, ...], packed: Any, options: Options) -> tuple[Tensor, ...]:
     """Run a checked call: return y and the final states, then, with `all_states`, the states after each step."""
-    if torch.is_autocast_enabled(data.device.type):  # the engine computes in the parameters' dtype
+    if is_autocast(data.device):  # the engine computes in the parameters' dtype
         data, *states = (tensor.to(module._rnnkit_dtype()) for tensor in (data, *states))
-    dropout = module._rnnkit_dropout()
-    seed = _new_seed() if any(module._rnnkit_drawn()) else None
-    run = _record if operator.is_needed() else _run
     if len(states) > 2:
         states = [states[0], concatenate_states(states[1:])]
-    y, hy, *others = run(module, dropout, seed, (data, *(*states, None, None)[:2]), packed, options)
+    tensors = data, *(*states, None, None)[:2]
+    run = _way(module, tensors, packed, options)
+    y, hy, *others = run(module, module._rnnkit_dropout(), tensors, packed, options)
     count = len(module._rnnkit_states) - 1
     return (y, hy, *split_states(others[0], count), *others[1:]) if count > 1 else (y, hy, *others)
 
 
-def _record(
-    module: Any, dropout: float, seed: Any, tensors: tuple[Any, ...], packed: Any, options: Options
-) -> tuple[Tensor, ...]:
+def _way(module: Any, tensors: tuple[Any, ...], packed: Any, options: Options) -> Any:
+    """Return the function that runs a call: by the engine, by an operator that a trace can record, or by equations."""
+    is_compiled = torch.compiler.is_dynamo_compiling()
+    reason = fallback.of_place(module, tensors[0], packed, options)
+    if reason is None and not is_compiled:
+        blocks = [block.name for block in weight_layout(module._rnnkit_desc(0.0))]
+        reason = fallback.transformed(*tensors, *_parameters(module, blocks))
+    if reason is None:
+        return _record if operator.is_needed() else _run
+    if is_compiled:
+        return _untraced_equations
+    fallback.warn("forward", reason)
+    return _by_equations
+
+
+def _record(module: Any, dropout: float, tensors: tuple[Any, ...], packed: Any, options: Options) -> tuple[Tensor, ...]:
     """Run a call by an operator that a trace can record."""
     if packed is not None:
         expected, cure = "be a Tensor in torch.compile and torch.export", "pass a padded batch and lengths="
@@ -208,30 +221,48 @@ def _record(
     lengths, *marks = (None if one is None else torch.as_tensor(one, device="cpu") for one in options[:3])
     if swaps:
         data, *marks = (None if one is None else one.transpose(0, 1) for one in (data, *marks))
+    seed = _new_seed() if any(module._rnnkit_drawn()) else None
     inputs = data, hx, cx, lengths, *marks, seed
     y, *states = operator.call(network, inputs, parameters)[: 2 + (len(module._rnnkit_states) > 1)]
     return y.transpose(0, 1) if swaps else y, *states
 
 
-def _run(
-    module: Any, dropout: float, seed: Any, tensors: tuple[Any, ...], packed: Any, options: Options
-) -> tuple[Tensor, ...]:
+def _run(module: Any, dropout: float, tensors: tuple[Any, ...], packed: Any, options: Options) -> tuple[Tensor, ...]:
     """Run the engine, with a gradient if one may be needed."""
-    data = tensors[0]
-    lengths = options.lengths.cpu().numpy() if isinstance(options.lengths, Tensor) else options.lengths
-    if packed is not None:
-        layout, lengths = _packed_layout(packed)
-    else:
-        shape = tuple(data.shape[:2])
-        layout = Layout(shape[::-1] if module._rnnkit_batch_first else shape, module._rnnkit_batch_first)
-    marks = [_marks(name, getattr(options, name), layout) for name in ("resets", "mask")]
+    layout, lengths = _layout(module, tensors[0], packed, options)
+    lengths = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
+    marks = [_on_host(_marks(name, getattr(options, name), layout)) for name in ("resets", "mask")]
     desc = module._rnnkit_desc(dropout)
-    parameters = _parameters(module, [block.name for block in weight_layout(desc)])
-    seed = None if seed is None else int(seed)
+    seed = int(_new_seed()) if desc.draws else None
     call = Call(desc, layout, lengths, *marks, seed, all_states=options.all_states)
-    tensors = *tensors, *parameters
+    tensors = *tensors, *_parameters(module, [block.name for block in weight_layout(desc)])
     keeps = desc.draws or options.all_states or _wants_gradient(tensors)
     return (Recurrence.apply if keeps else infer)(call, *tensors)
+
+
+def _by_equations(
+    module: Any, dropout: float, tensors: tuple[Any, ...], packed: Any, options: Options
+) -> tuple[Tensor, ...]:
+    """Run a call by PyTorch's operations."""
+    layout, lengths = _layout(module, tensors[0], packed, options)
+    desc = module._rnnkit_desc(dropout)
+    marks = {"lengths": lengths} | {name: _marks(name, getattr(options, name), layout) for name in ("resets", "mask")}
+    drawn = equations.draw(desc, layout.shape, tensors[0])
+    tensors = *tensors, *_parameters(module, [block.name for block in weight_layout(desc)])
+    found = equations.results(desc, layout, marks, drawn, tensors, options.all_states)
+    count = layout.num_results(desc)
+    return *found[:count], *(one.detach() for one in found[count:])
+
+
+_untraced_equations = _disable_dynamo(_by_equations)
+
+
+def _layout(module: Any, data: Tensor, packed: Any, options: Options) -> tuple[Layout, Any]:
+    """Return the layout of a call, and its lengths."""
+    if packed is not None:
+        return _packed_layout(packed)
+    shape = tuple(data.shape[:2])
+    return Layout(shape[::-1] if module._rnnkit_batch_first else shape, module._rnnkit_batch_first), options.lengths
 
 
 def _parameters(module: Any, blocks: list[str]) -> list[Tensor]:
@@ -243,22 +274,26 @@ def _parameters(module: Any, blocks: list[str]) -> list[Tensor]:
     return [getattr(module, name) for name in names]
 
 
-def _marks(name: str, given: Any, layout: Layout) -> np.ndarray | None:
-    """Convert `resets` or `mask` to an array (T, N)."""
+def _marks(name: str, given: Any, layout: Layout) -> Any:
+    """Return `resets` or `mask`, an array or a tensor, as (T, N)."""
     if given is None:
         return None
-    if isinstance(given, Tensor):
-        given = given.detach().cpu()
-        given = given.float() if given.is_floating_point() else given  # NumPy has no bfloat16
-    marks, order = np.asarray(given), -1 if layout.order == BATCH_FIRST else 1
-    if marks.shape != layout.shape[::order]:
-        raise wrong_shape("forward", name, layout.shape[::order], ("seq_len", "batch_size")[::order], marks.shape)
+    marks, order = given if isinstance(given, Tensor) else np.asarray(given), -1 if layout.order == BATCH_FIRST else 1
+    if tuple(marks.shape) != layout.shape[::order]:
+        dims = ("seq_len", "batch_size")[::order]
+        raise wrong_shape("forward", name, layout.shape[::order], dims, tuple(marks.shape))
     return marks.swapaxes(0, 1) if layout.order == BATCH_FIRST else marks
 
 
+def _on_host(marks: Any) -> np.ndarray | None:
+    if not isinstance(marks, Tensor):
+        return marks
+    marks = marks.detach().cpu()
+    return (marks.float() if marks.is_floating_point() else marks).numpy()  # NumPy has no bfloat16
+
+
 def _wants_gradient(tensors: tuple[Any, ...]) -> bool:
-    """Whether a gradient may be needed, or forward-mode AD is active, for which autograd then raises."""
-    if torch.is_grad_enabled():  # usually the last one, a parameter, requires it
-        if tensors[-1].requires_grad or any(one is not None and one.requires_grad for one in tensors):
-            return True
-    return forward_ad._current_level >= 0
+    """Whether a gradient may be needed."""
+    if not torch.is_grad_enabled():
+        return False  # usually the last one, a parameter, requires it
+    return tensors[-1].requires_grad or any(one is not None and one.requires_grad for one in tensors)

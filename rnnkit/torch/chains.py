@@ -15,8 +15,9 @@ import torch
 
 from rnnkit.descriptor.weights import num_weights
 from rnnkit.network import engine
+from rnnkit.torch import fallback
 from rnnkit.torch.arrays import to_array
-from rnnkit.torch.function import once_differentiable, views
+from rnnkit.torch.function import blocks_of, views
 from rnnkit.torch.gradient_memory import give_back
 from rnnkit.torch.plain import FlatParameters, PreparedSize
 from rnnkit.torch.threads import threads
@@ -90,7 +91,7 @@ class ChainGradient:
             return self.dw(), None
         shape = size.layout.shape
         if shape not in self._gathered:
-            new = _popped(size.gathered) or engine.prepared_calls().Gathered(flat.desc, shape[1], size.threads)
+            new = _popped(size.gathered) or engine.cpu_module("prepared").Gathered(flat.desc, shape[1], size.threads)
             self._gathered[shape] = size, new
         _, gathered = self._gathered[shape]
         if gathered.is_full:
@@ -116,12 +117,15 @@ class _FlatParameter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        (flat, sums), dw = ctx.of, to_array(gradient.contiguous())
+        flat, sums = ctx.of
+        if torch.is_grad_enabled() or fallback.transformed(gradient):  # each call has returned its whole gradient
+            return None, None, *(gradient[at].reshape(shape) for at, shape in blocks_of(flat.desc))
+        dw = to_array(gradient.contiguous())
         total = sums.end()
         if total is not None:
             total.finish(dw)
             give_back(flat, total.dw())
-        return None, None, *once_differentiable(views(flat.desc, dw), gradient)
+        return None, None, *views(flat.desc, dw)
 
 
 # Skips the check for functorch transforms in Function.apply (4 us): a plain call is in none.

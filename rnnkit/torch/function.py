@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
 
+from rnnkit.call.drawn import drawn
 from rnnkit.call.side_inputs import split
 from rnnkit.common.arrays import copy_of
 from rnnkit.descriptor.descriptor import RNNDescriptor
@@ -18,14 +19,16 @@ from rnnkit.descriptor.states import concatenate_states, split_states
 from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.errors import BackendError, message
 from rnnkit.network import engine
-from rnnkit.torch.arrays import compute_context, to_array, to_tensor
+from rnnkit.torch import equations, fallback
+from rnnkit.torch.arrays import compute_context, is_autocast, to_array, to_tensor
 from rnnkit.torch.layout import ONE_STEP, Layout
 from rnnkit.torch.plain import BackwardReads, FlatParameters, aliases_of, are_neighbours, read_by_backward
 
-RESTORE = "call rnnkit.torch.restore first; for a Recurrent, write the loop over the steps in PyTorch"
+RESTORE = "call rnnkit.torch.restore first; for a Recurrent, use the function of rnnkit.cells.unrolled"
 
-_transform = torch._C._functorch.peek_interpreter_stack
-_is_batched = torch._C._functorch.is_legacy_batchedtensor  # made by `torch.autograd.grad(is_grads_batched=True)`
+_is_wrapped, _unwrapped = torch._C._functorch.is_functorch_wrapped_tensor, torch._C._functorch.get_unwrapped
+# Whether tensors are needed after this backward; PyTorch 2.4 does not tell.
+keeps_graph = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 
 
 class Call(NamedTuple):
@@ -57,28 +60,42 @@ class Recurrence(torch.autograd.Function):
         states_of_steps = all_states(call, kept) if call.all_states else ()
         ctx.mark_non_differentiable(*states_of_steps)
         # save_for_backward frees tensors after use and detects in-place changes of x and the weights, which backward
-        # reads again. Initial states are saved because second derivatives, which raise, would depend on them.
-        states = (state if state is not None and state.requires_grad else None for state in (hx, cx))
+        # reads again.
+        tensors = x, hx, cx, *parameters
+        ctx.given = fallback.Given(tensors, fallback.changes_of(tensors))
         ctx.numbers = read_by_backward(call.desc, wants_dx, call.layout.shape[0] > 1 or any(wants_states))
         aliases = lease_of(kept).weights.aliases or aliases_of(parameters)
         x = input_to_save(call.desc, x, parameters)
-        ctx.save_for_backward(x, kept, *states, *(aliases[number] for number in ctx.numbers))
-        ctx.call, ctx.has_states, ctx.parameters = call, (hx is not None, cx is not None), parameters
+        ctx.save_for_backward(x, kept, *(aliases[number] for number in ctx.numbers))
+        ctx.call = call
         ctx.set_materialize_grads(False)
         return *results, *states_of_steps
 
     @staticmethod
     def backward(ctx, *cotangents):
         """Return all gradients; those of the parameters share one flat buffer."""
-        call, (x, kept, hx, cx, *saved) = ctx.call, ctx.saved_tensors
+        call, given, (x, kept, *saved) = ctx.call, ctx.given, ctx.saved_tensors
         cotangents = cotangents[: call.layout.num_results(call.desc)]
         if all(one is None for one in cotangents):
             return (None,) * len(ctx.needs_input_grad)
-        refuse_transforms("backward", *cotangents)
-        wants_dx = ctx.needs_input_grad[1]
+        wants_dx, *others = ctx.needs_input_grad[1:]
+        if reason := fallback.transformed(*cotangents):
+            fallback.warn("backward", reason)
+            return None, *fallback.gradients(*_again(call, kept, given), cotangents, [wants_dx, *others])
         dx, *states, dws = backward(call, kept, x, (ctx.numbers, saved), *cotangents, wants_dx=wants_dx)
-        states = [one if given else None for one, given in zip(states, ctx.has_states, strict=True)]
-        return None, *once_differentiable((dx, *states, *dws), x, *cotangents, hx, cx, *ctx.parameters)
+        states = [one if state is not None else None for one, state in zip(states, given.tensors[1:3], strict=True)]
+        found = dx, *states, *dws
+        if torch.is_grad_enabled():
+            found = fallback.differentiable(*_again(call, kept, given), cotangents, found)
+        elif not keeps_graph():
+            ctx.given = None
+        return None, *found
+
+
+def _again(call: Call, kept: torch.Tensor, given: fallback.Given) -> tuple[fallback.Run, Sequence[Any]]:
+    """Return the call by PyTorch's operations, and what its forward took."""
+    workspace, weights = lease_of(kept)
+    return by_equations(call, partial(drawn, workspace)), given.unchanged(weights.addresses)
 
 
 def input_to_save(desc: RNNDescriptor, x: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -169,41 +186,20 @@ def backward(call: Call, kept, x, saved, *cotangents, wants_dx: bool = True) -> 
         return *map(to_tensor, found), views(call.desc, dw)
 
 
-def refuse_transforms(function: str, *tensors: Any) -> None:
-    """Raise in a transform of `torch.func`, or for batched gradients: their tensors have no data pointer."""
-    if _transform() is not None:
-        refuse_transform(function)
-    for tensor in tensors:
-        if tensor is not None and _is_batched(tensor):
-            refuse_transform(function)
+def by_equations(call: Call, drawn_by: Callable[[], equations.Drawn]) -> fallback.Run:
+    """Return the call as a function of x, hx, cx and the parameters, by PyTorch's operations.
+
+    `drawn_by` returns the random numbers of its forward.
+    """
+    try:
+        numbers = drawn_by() if call.desc.draws else ((), {})
+    except BackendError as error:  # of cuDNN; the function may never be called
+        return partial(_raise, error)
+    return partial(equations.results, call.desc, call.layout, call.options, numbers)
 
 
-def refuse_transform(function: str) -> NoReturn:
-    """Raise: the transform around this call is not supported."""
-    text = "torch.vmap and jvp are not supported; within torch.compile no torch.func transform is"
-    raise BackendError(f"{function}: {text}; transform PyTorch's own module: {RESTORE}")
-
-
-def once_differentiable(gradients: Sequence[Any], *tensors: Any) -> Sequence[Any]:
-    """Return the gradients; with create_graph, attach them to a node that raises on double backward."""
-    return _OnceDifferentiable.apply(len(gradients), *gradients, *tensors) if torch.is_grad_enabled() else gradients
-
-
-class _OnceDifferentiable(torch.autograd.Function):
-    """Identity of the gradients, connected to the tensors that they depend on; its backward raises."""
-
-    @staticmethod
-    def forward(count, *tensors):
-        return tuple(None if one is None else one.view_as(one) for one in tensors[:count])
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, *cotangents):
-        cure = "use PyTorch's own module, or for a Recurrent write the loop over the steps in PyTorch"
-        raise RuntimeError(f"backward: order 2 (second derivatives) is not supported, only order 1; {cure}")
+def _raise(error: BackendError, tensors: Any) -> NoReturn:
+    raise error
 
 
 def infer(call: Call, x, hx, cx, *parameters):
@@ -223,7 +219,7 @@ def _states(call: Call, h: Any, others: Any) -> tuple[Any, Any]:
 
 
 @lru_cache(256)
-def _blocks(desc: RNNDescriptor) -> tuple[tuple[slice, tuple[int, ...]], ...]:
+def blocks_of(desc: RNNDescriptor) -> tuple[tuple[slice, tuple[int, ...]], ...]:
     return tuple((slice(start, start + prod(shape)), shape) for _, shape, start in weight_layout(desc))
 
 
@@ -234,10 +230,10 @@ def views(desc: RNNDescriptor, flat: Any) -> list[torch.Tensor]:
     as tied. On a GPU they are views, like those that PyTorch makes for cuDNN.
     """
     if isinstance(flat, np.ndarray):
-        blocks = _blocks(desc)
+        blocks = blocks_of(desc)
         return [torch.from_numpy(flat[at] if len(shape) == 1 else flat[at].reshape(shape)) for at, shape in blocks]
     flat = to_tensor(flat)
-    return [flat[at].view(shape) for at, shape in _blocks(desc)]
+    return [flat[at].view(shape) for at, shape in blocks_of(desc)]
 
 
 def flat_weights(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> tuple[Any, bool]:
@@ -258,7 +254,7 @@ def flat_weights(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> tup
 def _check_parameter(block: Any, one: torch.Tensor, dtype: torch.dtype, device: torch.device) -> None:
     """Raise if a copy into the flat buffer would need a conversion, unless under autocast."""
     fits = one.shape == block.shape and one.device == device
-    if not fits or (one.dtype != dtype and not torch.is_autocast_enabled(device.type)):
+    if not fits or (one.dtype != dtype and not is_autocast(device)):
         expected = f"have shape {tuple(block.shape)} and be {dtype} on {device}"
         actual = f"{tuple(one.shape)}, {one.dtype} on {one.device}"
         raise TypeError(message("forward", block.name, expected, actual))
@@ -280,6 +276,8 @@ def _with_lease(kept: Kept) -> torch.Tensor:
 
 def lease_of(kept: torch.Tensor) -> Any:
     """Return the lease that forward saved with the tensor."""
+    while _is_wrapped(kept):  # by a transform of torch.func
+        kept = _unwrapped(kept)
     try:
         return kept.lease
     except AttributeError:

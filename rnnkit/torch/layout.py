@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +28,10 @@ class Layout(NamedTuple):
     def time_major(self, array: Any) -> Any:
         """Return the array as (T, N, ...); padding is undefined."""
         if self.rows is not None:
+            if isinstance(array, Tensor):  # by equations
+                places = np.zeros(self.shape, np.int64)
+                places.reshape(-1)[self.rows] = np.arange(len(self.rows))
+                return array[torch.as_tensor(places, device=array.device)]
             library = library_of(array)
             padded = library.empty((*self.shape, array.shape[-1]), array.dtype)
             padded.reshape(-1, array.shape[-1])[library.asarray(self.rows)] = array
@@ -38,7 +43,8 @@ class Layout(NamedTuple):
     def to_tensor_layout(self, array: Any) -> Any:
         """Convert an array (T, N, ...) to the tensor's layout."""
         if self.rows is not None:
-            return array.reshape(-1, array.shape[-1])[library_of(array).asarray(self.rows)]
+            rows = torch.as_tensor(self.rows) if isinstance(array, Tensor) else library_of(array).asarray(self.rows)
+            return array.reshape(-1, array.shape[-1])[rows]
         if self.order == STEPS_FIRST:
             return array
         return array.swapaxes(0, 1) if self.order == BATCH_FIRST else array[0]

@@ -29,7 +29,7 @@ _CONFIGURATION = {"mode", "input_size", "hidden_size", "num_layers", "bias", "bi
 class Accelerated(nn.Module):
     """Base class of accelerated modules: constructor, parameters and `state_dict` are PyTorch's."""
 
-    _rnnkit_runs_on_cpu = False  # whether it runs only on the CPU
+    _rnnkit_runs_on_cpu = False  # whether cuDNN does not support the cell
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         with torch.inference_mode(False):  # parameters of inference mode could not be trained later
@@ -245,6 +245,9 @@ class AcceleratedLayers(Accelerated, nn.RNNBase):
     def _rnnkit_batch_first(self) -> bool:
         return self.batch_first
 
+    def _rnnkit_forward_of_pytorch(self, input: Any, hx: Any) -> Any:
+        return super().forward(input, hx)
+
     def forward(
         self,
         input: Any,
@@ -289,9 +292,14 @@ class AcceleratedLayers(Accelerated, nn.RNNBase):
             A wrong shape, dtype or kind of argument, as in PyTorch; but seq_len 0 is allowed and returns the initial
             states.
         BackendError
-            The input is neither on a CPU nor on a CUDA device; or the call is traced for TorchScript or ONNX, or in
-            ``torch.vmap``: call :func:`restore` first. ``torch.compile``, ``torch.export`` and ``torch.func.grad``
-            accept batches with `lengths`, but not a PackedSequence.
+            The call is traced for TorchScript or ONNX: call :func:`restore` first. ``torch.compile`` and
+            ``torch.export`` accept batches with `lengths`, but not a PackedSequence.
+
+        Warns
+        -----
+        FallbackWarning
+            The call runs on PyTorch's operations: in ``torch.vmap`` or forward mode, on a device other than a CPU or
+            CUDA, or with an option that cuDNN lacks. backward warns when second derivatives are wanted.
         """
         order = BATCH_FIRST if self.batch_first else STEPS_FIRST
         if lengths is resets is mask is None and all_states is False:
@@ -325,6 +333,9 @@ class _AcceleratedCell(Accelerated, nn.RNNCellBase):
     @staticmethod
     def _rnnkit_parameter_name(name: str) -> str:
         return name.removesuffix("_l0")
+
+    def _rnnkit_forward_of_pytorch(self, input: Any, hx: Any) -> Any:
+        return super().forward(input, hx)
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Run one step, as PyTorch's cell of this name does.

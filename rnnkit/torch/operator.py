@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rnnkit.call.drawn import drawn
 from rnnkit.descriptor.weights import weight_layout
-from rnnkit.torch import function
+from rnnkit.torch import equations, fallback, function
 from rnnkit.torch.descriptor import ModuleConfig, descriptor
 from rnnkit.torch.function import Call, Layout
 
-_is_compiled, _is_exported = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
+_is_compiled = torch.compiler.is_dynamo_compiling
+_is_exported = getattr(torch.compiler, "is_exporting", lambda: False)  # before PyTorch 2.6 the modes below tell
 _mode_of, _modes = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey
 _transform = torch._C._functorch.peek_interpreter_stack
 
@@ -53,31 +55,44 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.network, x, hx, cx, _, _, _, _, *parameters = inputs
+        ctx.network, x, hx, cx, *options = inputs
         *_, kept = output
-        # Initial states are saved because second derivatives, which raise, would depend on them.
-        ctx.save_for_backward(kept, x, hx, cx, *parameters)
+        ctx.save_for_backward(kept, x, hx, cx, *options)
         ctx.mark_non_differentiable(kept)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx, dy, dhy, dcy, _):
-        kept, x, hx, cx, *parameters = ctx.saved_tensors
+        kept, x, hx, cx, lengths, resets, mask, seed, *parameters = ctx.saved_tensors
         if dy is None and dhy is None and dcy is None:
             return (None,) * len(ctx.needs_input_grad)
-        arguments = x, parameters, dy, dhy, dcy
-        dx, dhx, dcx, dws = torch.ops.rnnkit.recurrent_backward(kept, *arguments, *ctx.network)
-        gradients = dx, None if hx is None else dhx, None if cx is None else dcx, *dws
-        dx, dhx, dcx, *dws = function.once_differentiable(gradients, x, hx, cx, dy, dhy, dcy, *parameters)
+        call = _untouched(ctx.network, x, parameters, lengths, resets, mask)
+        again = function.by_equations(call, lambda: drawn(function.lease_of(kept).workspace)), (x, hx, cx, *parameters)
+        cotangents, wanted = (dy, dhy, dcy), ctx.needs_input_grad
+        of_results = cotangents[: call.layout.num_results(call.desc)]
+        if reason := fallback.transformed(*cotangents):
+            fallback.warn("backward", reason)
+            gradients = fallback.gradients(*again, of_results, (*wanted[1:4], *wanted[8:]))
+        else:
+            dx, dhx, dcx, dws = torch.ops.rnnkit.recurrent_backward(kept, x, parameters, *cotangents, *ctx.network)
+            gradients = dx, None if hx is None else dhx, None if cx is None else dcx, *dws
+            if torch.is_grad_enabled():
+                gradients = fallback.differentiable(*again, of_results, gradients)
+        dx, dhx, dcx, *dws = gradients
         return None, dx, dhx, dcx, None, None, None, None, *dws
 
-    @staticmethod
-    def vmap(info, dims, *inputs):
-        function.refuse_transform("forward")
 
-    @staticmethod
-    def jvp(ctx, *tangents):
-        function.refuse_transform("forward")
+def _untouched(network: ModuleConfig, x: Tensor, parameters: Sequence[Tensor], *marks: Any) -> Call:
+    """Return the call with its lengths, resets and mask as they are: their values may not be known."""
+    return Call(descriptor(network, parameters[0].dtype), Layout(tuple(x.shape[:2])), *marks, None)
+
+
+def _by_equations(x, hx, cx, parameters, lengths, resets, mask, seed, *network):
+    reason = fallback.transformed(x, hx, cx, *parameters) or "torch.compile has recorded torch.func.grad"
+    fallback.warn("forward", reason)
+    call = _untouched(ModuleConfig(*network), x, parameters, lengths, resets, mask)
+    run = function.by_equations(call, lambda: equations.draw(call.desc, call.layout.shape, x))
+    return _padded(run((x, hx, cx, *parameters)))
 
 
 def _call_of(
@@ -138,7 +153,8 @@ def _fake_backward(kept, x, parameters, dy, dhy, dcy, *network):
 
 def _with_gradient(x, hx, cx, parameters, lengths, resets, mask, seed, *network):
     """Run `_recurrent` under autograd."""
-    function.refuse_transforms("forward")  # in compiled code; other transforms go through `call`
+    if _transform() is not None:  # in compiled code; others go through `call`
+        return _by_equations(x, hx, cx, parameters, lengths, resets, mask, seed, *network)
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, hx, cx, *parameters)):
         return _Recorded.apply(ModuleConfig(*network), x, hx, cx, lengths, resets, mask, seed, *parameters)[:3]
     with torch._C._AutoDispatchBelowAutograd():
@@ -155,7 +171,6 @@ def _define(name: str, arguments: str, results: str, run: Any, fake: Any) -> Non
     for device in "CPU", "CUDA":
         _library.impl(name, run, device)
     torch.library.register_fake(f"rnnkit::{name}", fake, lib=_library)
-    torch.library.register_vmap(f"rnnkit::{name}", _Recorded.vmap, lib=_library)
 
 
 _options = "Tensor? lengths, Tensor? resets, Tensor? mask, Tensor? seed"
@@ -167,3 +182,6 @@ _define("recurrent_forward", _inputs, "(Tensor, Tensor, Tensor, Tensor)", _recur
 _results = "(Tensor, Tensor, Tensor, Tensor[])"
 _define("recurrent_backward", f"{_saved}, {_cotangents}", _results, _recurrent_backward, _fake_backward)
 _library.impl("recurrent", _with_gradient, "Autograd")
+for _name in "recurrent_forward", "recurrent_backward":  # within `_Recorded`, which knows the gradient
+    _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
+_library.impl("recurrent", _by_equations, "FuncTorchBatchedDecomposition")  # where a compiled function is mapped

@@ -6,6 +6,7 @@ Everything else, including invalid input, takes the general path of `calls`.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from rnnkit.call import debugging
@@ -22,7 +24,9 @@ from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.network import engine
 from rnnkit.torch.layout import ONE_STEP, STEPS_FIRST, Layout, concatenate_states
 
-_is_compiled, _compiler = torch.compiler.is_dynamo_compiling, torch._C._dynamo.eval_frame.get_eval_frame_callback
+_is_compiled = torch.compiler.is_dynamo_compiling
+# What compiles the frames that run, or None; PyTorch 2.4 does not tell: there dynamo counts as soon as it is imported.
+_compiler = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: sys.modules.get("torch._dynamo"))
 _tracing, _num_modes = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
 _transform = torch._C._functorch.peek_interpreter_stack
 _MAX_SIZES = 256  # prepared sizes of a module
@@ -166,6 +170,8 @@ def still_valid(flat: FlatParameters, parameters: dict[str, Any]) -> list[Any] |
 
 def is_traced_or_debugged() -> bool:
     """Whether calls are traced or transformed, or `rnnkit.set_debug` is on."""
+    if forward_ad._current_level >= 0:
+        return True
     if _is_compiled() or _compiler() is not None or _num_modes() or _tracing() is not None:
         return True
     return _transform() is not None or debugging.is_on()
@@ -187,7 +193,7 @@ def _new_size(flat: FlatParameters, shape: torch.Size, order: int, threads: int)
     seq_len, batch_size = (1, shape[0]) if order == ONE_STEP else shape[:2] if order == STEPS_FIRST else shape[1::-1]
     rows = (batch_size,) if order == ONE_STEP else (desc.num_pseudo_layers, batch_size)
     states = [torch.Size((*rows, size)) for size in (desc.output_size, *(desc.hidden_size for _ in desc.states))]
-    prepared, problem = engine.prepared_calls(), (desc, seq_len, batch_size)
+    prepared, problem = engine.cpu_module("prepared"), (desc, seq_len, batch_size)
     training = prepared.PreparedCalls(*problem, threads) if prepared.is_prepared(*problem) else None
     gathered = deque() if seq_len == 1 and prepared.gathers(desc, batch_size) else None
     if len(flat.sizes) >= _MAX_SIZES:

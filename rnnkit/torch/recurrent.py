@@ -20,6 +20,7 @@ from rnnkit.errors import message, wrong_type
 from rnnkit.network.base import BaseNetwork
 from rnnkit.network.networks import network_of
 from rnnkit.torch import calls
+from rnnkit.torch.arrays import is_autocast
 from rnnkit.torch.descriptor import DTYPES, descriptor, mode_text
 from rnnkit.torch.modules import AcceleratedLayers
 
@@ -72,7 +73,7 @@ class Recurrent(AcceleratedLayers):
     learned_initial_state : bool
         Whether initial states are parameters, h0_l0 and so on; see :class:`rnnkit.RNNDescriptor`. They start as zeros.
     device : torch.device, optional
-        Device of the parameters. Networks of cells run only on the CPU.
+        Device of the parameters. On others than the CPU cells run on PyTorch's operations.
     dtype : torch.dtype, optional
         Type of the parameters: float32 or float64. None is PyTorch's default.
 
@@ -275,7 +276,7 @@ class Recurrent(AcceleratedLayers):
             return
         hidden_shape, dtype = self.get_expected_hidden_size(input, batch_sizes), self._rnnkit_dtype()
         for index, state in enumerate(hidden):
-            if state.dtype != dtype and not torch.is_autocast_enabled(state.device.type):
+            if state.dtype != dtype and not is_autocast(state.device):
                 raise TypeError(message("forward", f"hx[{index}]", f"be {dtype} as the parameters are", state.dtype))
             shape = (*hidden_shape[:2], self.hidden_size) if index else hidden_shape
             self.check_hidden_size(state, shape, f"Expected hidden[{index}] size {{}}, got {{}}")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import memmove
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from rnnkit.call.pool import Lease
-from rnnkit.torch import chains
+from rnnkit.torch import chains, fallback
 from rnnkit.torch.arrays import to_array
-from rnnkit.torch.function import input_to_save, lease_of, once_differentiable, refuse_transforms, views, weights_of
+from rnnkit.torch.fallback import changes_of
+from rnnkit.torch.function import Call, by_equations, input_to_save, keeps_graph, lease_of, views, weights_of
 from rnnkit.torch.gradient_memory import give_back, new_gradient
 from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, STEPS_FIRST, Layout
 from rnnkit.torch.plain import FlatParameters, PreparedSize, backward_reads
@@ -42,29 +45,26 @@ class SmallRecurrence(torch.autograd.Function):
             kept = flat.aliases[0].data  # a tensor that is cheap to make, with its own version counter
             kept.lease = Lease(call, calls.shelf)
         # save_for_backward frees tensors after use and detects in-place changes of x and the weights, which backward
-        # reads again. Initial states are saved because second derivatives, which raise, would depend on them.
-        hx = hx if hx is not None and hx.requires_grad else None
-        cx = cx if cx is not None and cx.requires_grad else None
-        wants_dhx = layout.shape[0] > 1 or hx is not None or cx is not None
+        # reads again.
+        tensors = x, hx, cx, *parameters
+        wants_dhx = (
+            layout.shape[0] > 1 or (hx is not None and hx.requires_grad) or (cx is not None and cx.requires_grad)
+        )
         reads = backward_reads(flat, x.requires_grad, wants_dhx)
-        ctx.save_for_backward(input_to_save(flat.desc, x, parameters), kept, hx, cx, *reads.aliases)
-        ctx.of = flat, size, copied, sums, reads, parameters
+        ctx.save_for_backward(input_to_save(flat.desc, x, parameters), kept, *reads.aliases)
+        ctx.of, ctx.given = (flat, size, copied, sums, reads), (tensors, changes_of(tensors))
         ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
     def backward(ctx, *cotangents):
-        flat, size, copied, sums, reads, parameters = ctx.of
-        x, kept, hx, cx, *saved = ctx.saved_tensors
+        flat, size, copied, sums, reads = ctx.of
+        x, kept, *saved = ctx.saved_tensors
         layout, calls = size.layout, size.calls
         dy, dhy, dcy = layout.cotangents(cotangents)
         if dy is dhy is dcy is None:
             return (None,) * len(ctx.needs_input_grad)
-        refuse_transforms("backward", dy, dhy, dcy)
-        w, (wants_dx, wants_dhx, wants_dcx, *_) = weights_of(flat, reads, saved), ctx.needs_input_grad[5:]
-        dhx = np.zeros(size.states[0], w.dtype) if dhy is None else _copy(dhy)
-        dcx = 0 if size.cells is None else np.zeros(size.cells, w.dtype) if dcy is None else _copy(dcy)
-        arguments = _read(x, layout.order), _read(dy, layout.order), dhx, dcx
+        w, (wants_dx, wants_dhx, wants_dcx, *wants_dws) = weights_of(flat, reads, saved), ctx.needs_input_grad[5:]
         if copied:
             capacity, generation = copied
             call = calls.take(capacity)
@@ -72,8 +72,27 @@ class SmallRecurrence(torch.autograd.Function):
                 _write_back(call, kept)
         else:
             call = lease_of(kept).held
-        total = None if sums is None else sums.current()
+        again = None
+        if (reason := fallback.transformed(dy, dhy, dcy)) or torch.is_grad_enabled():
+            of_call = Call(flat.desc, layout, None, None, None, None)
+            run = by_equations(of_call, partial(call.drawn, calls.seq_len))
+            given = fallback.Given(*ctx.given)
+            again = run, given.unchanged(flat.addresses), cotangents
+        elif not keeps_graph():
+            ctx.given = None
+        if reason:
+            fallback.warn("backward", reason)
+            if sums is not None:
+                wants_dws = [one.requires_grad for one in given.tensors[3:]]
+            gradients = fallback.gradients(*again, [wants_dx, wants_dhx, wants_dcx, *wants_dws])
+            if copied:
+                calls.shelf.give_back(call)
+            return None, None, None, None, None, *_for_chain(gradients, given, sums)
+        dhx = np.zeros(size.states[0], w.dtype) if dhy is None else _copy(dhy)
+        dcx = 0 if size.cells is None else np.zeros(size.cells, w.dtype) if dcy is None else _copy(dcy)
+        total = None if sums is None or again else sums.current()
         dw, gathered = (new_gradient(flat), None) if total is None else total.place(flat, size)
+        arguments = _read(x, layout.order), _read(dy, layout.order), dhx, dcx
         arguments = *arguments, dw, wants_dx, wants_dhx, total is None, gathered
         if calls.is_single_threaded:
             dx = call.backward(calls.seq_len, w, *arguments)
@@ -85,13 +104,23 @@ class SmallRecurrence(torch.autograd.Function):
         dx = from_numpy(layout.to_tensor_layout(dx)) if wants_dx else None
         if total is not None:
             dws = (None,)  # already added to the gradient of this pass
-        elif sums is not None:
+        elif sums is not None and not again:
             dws = (sums.begin(dw),)
         else:
             dws = views(flat.desc, dw)
             give_back(flat, dw)
         gradients = dx, from_numpy(dhx) if wants_dhx else None, from_numpy(dcx) if wants_dcx else None, *dws
-        return None, None, None, None, None, *once_differentiable(gradients, x, dy, dhy, dcy, hx, cx, *parameters)
+        if again:
+            gradients = _for_chain(fallback.differentiable(*again, gradients), given, sums)
+        return None, None, None, None, None, *gradients
+
+
+def _for_chain(gradients: Sequence[Any], given: fallback.Given, sums: Any) -> Sequence[Any]:
+    """Return the gradients of x, hx, cx and the parameters: in a chain (`sums`) those of the parameters as one."""
+    if sums is None:
+        return gradients
+    pairs = zip(gradients[3:], given.tensors[3:], strict=True)
+    return *gradients[:3], torch.cat([(torch.zeros_like(one) if dw is None else dw).reshape(-1) for dw, one in pairs])
 
 
 def _write_back(call: Any, kept: torch.Tensor) -> None:

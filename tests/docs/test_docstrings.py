@@ -10,7 +10,7 @@ from functools import cached_property
 import pytest
 from docstring_rules import assert_documents_its_parameters, assert_typed, section
 from optional import needs
-from public_names import PUBLIC
+from public_names import PUBLIC, skip_outside_jax
 
 import rnnkit
 
@@ -70,11 +70,18 @@ def test_public_objects_have_docstrings(name):
 MODULES = {"rnnkit", *(found.name for found in pkgutil.walk_packages(rnnkit.__path__, "rnnkit."))}
 MODULES = sorted(MODULES - {"rnnkit.cuda.engine", "rnnkit.cuda.context"})
 # What is imported with these modules, and is not installed everywhere.
-NEEDED = {"rnnkit.torch": "torch", "rnnkit.sklearn": "sklearn", "rnnkit.language_model.plot": "matplotlib"}
+NEEDED = {
+    "rnnkit.jax": "jax",
+    "rnnkit.jax.flax": "flax",
+    "rnnkit.torch": "torch",
+    "rnnkit.sklearn": "sklearn",
+    "rnnkit.language_model.plot": "matplotlib",
+}
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_run(name):
+    skip_outside_jax(name)
     for start, library in NEEDED.items():
         if name.startswith(start):
             needs(library)

@@ -4,22 +4,28 @@ import pytest
 from combinations import nightly
 from messages import one_line_says
 
-from perf import __main__, episode_suite, mask_suite, norm_suite, subnormal_suite
+from perf import __main__, derivative_suite, episode_suite, mask_suite, norm_suite, subnormal_suite
 from perf import run as perf_run
 from perf.cases import row_name
+from perf.derivative_suite import Derivative
 from perf.episode_suite import Episodes
 from perf.mask_suite import Masked
 from perf.norm_suite import KINDS
 from perf.norm_suite import Case as Norms
 from perf.programs import table
 from perf.subnormal_suite import Network, Optimizer
+from rnnkit.torch import fallback
 
 pytestmark = pytest.mark.usefixtures("torch_threads_as_before")
 
-SUITES = {"episodes": episode_suite, "masks": mask_suite, "norms": norm_suite, "subnormals": subnormal_suite}
+SUITES = {
+    "derivatives": derivative_suite, "episodes": episode_suite, "masks": mask_suite, "norms": norm_suite,
+    "subnormals": subnormal_suite,
+}  # fmt: skip
 ADAM, MOMENTUM = Optimizer("adam"), Optimizer("momentum")
 MODES = "rnn_relu", "rnn_tanh", "lstm", "gru"
 OTHERS = "--tf32 --against torch --passes infer"
+GRADIENTS = fallback.gradients
 LOOP, DROPOUT_LOOP = episode_suite._loop, norm_suite._dropout_lstm
 
 
@@ -35,6 +41,7 @@ def run(suite, *options):
             "masks",
             {f"gru-t6-n3-h16-{one}": Masked("gru", 6, 3, 16, *one.split("/")) for one in ("left/train", "holes/infer")},
         ),
+        ("derivatives", {f"{one}-gru-t3-n2-h16": Derivative(one, "GRU", 3, 2, 16) for one in ("penalty", "samples")}),
         ("subnormals", {"gru-t5-n2-h16": Network("GRU", 5, 2, 16), "adam": ADAM, "momentum": MOMENTUM}),
         ("norms", {"dropout-lstm-t4-n2-h16": Norms("dropout-lstm", 4, 2, 16)}),
         *(nightly("norms", {f"{k}-t4-n2-h16": Norms(k, 4, 2, 16)}) for k in KINDS if k != "dropout-lstm"),
@@ -47,7 +54,9 @@ def test_cases_are_timed(suite, cases, monkeypatch, capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*cases]
 
 
-@pytest.mark.parametrize(("suite", "count"), [("episodes", 27), ("masks", 56), ("norms", 20), ("subnormals", 8)])
+@pytest.mark.parametrize(
+    ("suite", "count"), [("episodes", 27), ("masks", 56), ("norms", 20), ("subnormals", 8), ("derivatives", 12)]
+)
 def test_case_names_are_unique(suite, count):
     cases = SUITES[suite].CASES
     assert len({case.name for case in cases}) == len(cases) == count
@@ -55,6 +64,11 @@ def test_case_names_are_unique(suite, count):
 
 def wrong_dropout_loop(module, x):
     return DROPOUT_LOOP(module, x + 1)
+
+
+def wrong_gradients(run, tensors, cotangents, wanted):
+    found = GRADIENTS(run, tensors, cotangents, wanted)
+    return [None if one is None else 2 * one for one in found]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +82,7 @@ def wrong_dropout_loop(module, x):
             lambda desc, mask, x, *_: x[: mask.longest],
         ),
         ("norms", Norms("dropout-lstm", 4, 2, 16), "perf.norm_suite._LOOPS", {"dropout-lstm": wrong_dropout_loop}),
+        ("derivatives", Derivative("penalty", "GRU", 3, 2, 16), "rnnkit.torch.fallback.gradients", wrong_gradients),
         ("subnormals", Network("GRU", 5, 2, 16), "rnnkit.torch.accelerate", lambda own: own.weight_hh_l0.data.zero_()),
     ],
 )

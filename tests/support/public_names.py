@@ -1,7 +1,9 @@
 """The public names, as the reference has them: `docs/reference/api.md` is the one list."""
 
+import os
 import re
 
+import pytest
 from repository import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "api.md"
@@ -14,6 +16,12 @@ def names_of(page):
     for module, entries in re.findall(block, page, re.MULTILINE):
         found.setdefault(module, []).extend(re.findall(r"^   (\w+)$", entries, re.MULTILINE))
     return found
+
+
+def skip_outside_jax(module):
+    """Leave modules that import JAX to a process of their own (`tests/jax`), as JAX warns of every fork."""
+    if module.startswith("rnnkit.jax") and "RNNKIT_TESTS_INSIDE_JAX" not in os.environ:
+        pytest.skip("in a process of JAX's own")
 
 
 PUBLIC_OF = names_of(PAGE.read_text())

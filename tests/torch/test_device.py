@@ -1,6 +1,7 @@
 """PyTorch's modules on the GPU engine, beside PyTorch's own on the same GPU; and what is said without one."""
 
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import rnnkit
 import rnnkit.torch
+from rnnkit.cells import SLSTM
 from rnnkit.torch import function
 from rnnkit.torch.arrays import Stream, to_array
 
@@ -39,7 +41,8 @@ def test_all_states_are_read_from_a_gpu_workspace(standin, monkeypatch):
     net = rnnkit.GRU(F, H, seed=0)
     x = np.random.default_rng(0).standard_normal((T, N, F), np.float32)
     result = net.to(standin_cupy).forward(standin_cupy.asarray(x))
-    kept, call = SimpleNamespace(lease=SimpleNamespace(workspace=result.workspace)), SimpleNamespace(desc=net.desc)
+    kept, call = torch.empty(0), SimpleNamespace(desc=net.desc)
+    kept.lease = SimpleNamespace(workspace=result.workspace)
     monkeypatch.setattr(function, "to_tensor", lambda array: torch.from_numpy(array.get()))
     (states,) = function.all_states(call, kept)
     np.testing.assert_allclose(states[:, 0], net.infer(x).y, rtol=0, atol=1e-6)
@@ -74,3 +77,25 @@ def test_results_and_gradients_match_pytorch_on_a_gpu(kind, packed):
             torch.cuda.current_stream().synchronize()
         found.append((output, *gradients))
     torch.testing.assert_close(*reversed(found))
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::rnnkit.torch.FallbackWarning")
+@pytest.mark.parametrize("kind", ["cell", "mask", "second"])
+def test_what_cudnn_lacks_runs_on_a_gpu(kind):
+    """A cell, a mask, and second derivatives: as on the CPU."""
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU that PyTorch can use")
+    torch.manual_seed(0)
+    make = partial(rnnkit.torch.Recurrent, SLSTM) if kind == "cell" else rnnkit.torch.LSTM
+    module, x = make(F, H, 2, bidirectional=True, dtype=torch.float64), torch.randn(T, N, F, dtype=torch.float64)
+    options, found = {"mask": torch.rand(T, N) < 0.7} if kind == "mask" else {}, []
+    for device in "cpu", "cuda":
+        leaf = x.to(device).requires_grad_()
+        output, _ = module.to(device)(leaf, **options)
+        (slope,) = torch.autograd.grad(output.sin().sum(), leaf, create_graph=kind == "second")
+        results = [output, slope]
+        if kind == "second":
+            results += torch.autograd.grad(slope.square().sum(), [leaf, *module.parameters()])
+        found.append([one.detach().cpu() for one in results])
+    torch.testing.assert_close(*found)

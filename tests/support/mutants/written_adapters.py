@@ -140,14 +140,20 @@ FAULTS = {
     ],
     "rnnkit/torch/function.py": [
         ("a gradient of batch_first is not turned back", "dx = layout.to_tensor_layout(dx) if", "dx = dx if"),
-        ("autograd does not watch the weights", "*states, *(aliases[number] for number in ctx.numbers))", "*states)"),
+        ("autograd does not watch the weights", "kept, *(aliases[number] for number in ctx.numbers))", "kept)"),
         ("autograd does not watch the input",
          "save_for_backward(x, kept", "save_for_backward(x.detach().clone(), kept"),
-        ("second derivatives of initial states pass for zeros", "state.requires_grad else", "False else"),
         ("lengths are for training", "infer(call.desc, *arrays, **call.options, ", "infer(call.desc, *arrays, "),
         ("gradients are views of one storage", "isinstance(flat, np.ndarray)", "False"),
         ("parameters that another thread replaces are freed", "        memory.first = ", "        "),
         ("weights in shared memory are read where they were", "one in found] == self.addresses", "one in found]"),
+    ],
+    "rnnkit/torch/fallback.py": [
+        ("second derivatives are at other values", "changes_of(self.tensors) != self.changes", "False"),
+        ("second derivatives are at other data of a parameter",
+         "list(addresses) if addresses", "list(addresses) if []"),
+        ("autocast reaches the operations of second derivatives",
+         "with torch.enable_grad(), without_autocast(values[0].device)", "with torch.enable_grad()"),
     ],
     "rnnkit/torch/arrays.py": [
         ("a lazily negated input is taken as it lies", "detach().resolve_neg().numpy()", "detach().numpy()"),

@@ -1,0 +1,41 @@
+"""The random numbers of a training call, for code that runs the same call again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rnnkit.call.workspace import Workspace
+from rnnkit.errors import BackendError
+
+
+def drawn(workspace: Workspace, seq_len: int | None = None) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """Return the arguments `masks` and `noises` of :func:`rnnkit.cells.unrolled` with what `forward` drew.
+
+    They are 0 at steps that do not run. `seq_len` is that of the call, if its workspace has room for more steps.
+
+    Raises
+    ------
+    BackendError
+        `forward` ran on a GPU with dropout.
+    """
+    desc, steps, mask = workspace.desc, workspace.steps, workspace.options.mask
+
+    def of_all(array: np.ndarray) -> np.ndarray:
+        if mask is not None:
+            return mask.spread(array)
+        within = np.arange(steps.seq_len)[:, None] < steps.lengths if steps.padded else True
+        return np.where(np.expand_dims(within, -1), array, array.dtype.type(0))[:seq_len]
+
+    masks, noises, columns = [], {}, {False: 0, True: 0}
+    for layer in range(1, desc.num_layers) if desc.dropout > 0 else ():
+        if f"mask_l{layer}" not in workspace.arrays:
+            raise BackendError("forward: cuDNN does not show what it drops: run the network on NumPy arrays")
+        scale = desc.np_dtype.type(0 if desc.dropout == 1 else 1 / (1 - desc.dropout))
+        masks.append(of_all(workspace.arrays[f"mask_l{layer}"]) * scale)
+    for noise in desc.cell.declaration.noises if desc.draws_noise else ():
+        first, prefix = columns[noise.per_step], "step_" if noise.per_step else ""
+        columns[noise.per_step] += desc.hidden_size
+        rows = [workspace.arrays[f"{prefix}noises_{index}"] for index in range(desc.num_pseudo_layers)]
+        own = [one[..., first : first + desc.hidden_size] for one in rows]
+        noises[noise.name] = np.stack([of_all(one) if noise.per_step else one for one in own])
+    return masks, noises
