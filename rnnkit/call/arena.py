@@ -17,6 +17,15 @@ _CACHED = 3  # values of a name that are cached: those of a training loop, its e
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
+def side_by_side(blocks: Iterable[tuple[str, tuple[int, ...], np.dtype]]) -> tuple[dict[str, slice], int]:
+    """Return the places, in bytes, of arrays of these names, shapes and dtypes in one buffer, and its size."""
+    places, start = {}, 0
+    for name, shape, dtype in blocks:
+        stop = start + -(-prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        places[name], start = slice(start, stop), stop
+    return places, start
+
+
 class Arena:
     """Named arrays that grow and are reused.
 
@@ -65,11 +74,10 @@ class Arena:
     def side_by_side(self, blocks: Iterable[tuple[str, tuple[int, ...], np.dtype]]) -> Any:
         """Allocate arrays of these names, shapes and dtypes contiguously, before their first `take`. Returns the whole
         buffer, as bytes."""
-        nbytes = {name: -(-prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for name, shape, dtype in blocks}
-        whole, start = self._new_buffer(sum(nbytes.values())), 0
-        for name, count in nbytes.items():
-            self._buffers[name], start = whole[start : start + count], start + count
-        self.nbytes += start
+        places, nbytes = side_by_side(blocks)
+        whole = self._new_buffer(nbytes)
+        self._buffers |= {name: whole[place] for name, place in places.items()}
+        self.nbytes += nbytes
         return whole
 
     def is_repeat(self, key: Any) -> bool:

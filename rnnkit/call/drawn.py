@@ -11,7 +11,7 @@ from rnnkit.errors import BackendError
 def drawn(workspace: Workspace, seq_len: int | None = None) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
     """Return the arguments `masks` and `noises` of :func:`rnnkit.cells.unrolled` with what `forward` drew.
 
-    They are 0 at steps that do not run. `seq_len` is that of the call, if its workspace has room for more steps.
+    They are 0 at steps that do not run. `seq_len` is the number of steps, if not that of the workspace.
 
     Raises
     ------
@@ -19,12 +19,15 @@ def drawn(workspace: Workspace, seq_len: int | None = None) -> tuple[list[np.nda
         `forward` ran on a GPU with dropout.
     """
     desc, steps, mask = workspace.desc, workspace.steps, workspace.options.mask
+    count = steps.seq_len if seq_len is None else seq_len  # the arrays may have room for more
 
     def of_all(array: np.ndarray) -> np.ndarray:
         if mask is not None:
             return mask.spread(array)
-        within = np.arange(steps.seq_len)[:, None] < steps.lengths if steps.padded else True
-        return np.where(np.expand_dims(within, -1), array, array.dtype.type(0))[:seq_len]
+        if not steps.padded:
+            return array[:count]
+        within = np.arange(count)[:, None, None] < steps.lengths[:, None]
+        return np.where(within, array[:count], array.dtype.type(0))
 
     masks, noises, columns = [], {}, {False: 0, True: 0}
     for layer in range(1, desc.num_layers) if desc.dropout > 0 else ():

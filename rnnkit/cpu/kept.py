@@ -1,4 +1,7 @@
-"""A workspace as one array of bytes, for programs that hold on to arrays only."""
+"""A workspace as one array of bytes, for programs that hold on to arrays only.
+
+Its arrays lie as in `PreparedCall.ws_memory`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rnnkit.call.arena import side_by_side
 from rnnkit.call.memory import Memory
 from rnnkit.call.options import CallOptions
 from rnnkit.call.pool import Lease
@@ -15,26 +19,15 @@ from rnnkit.cpu.masked import taken
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.states import learned_states
 
-_ALIGNMENT = 64
-
-
-def _places(desc: RNNDescriptor, seq_len: int, batch_size: int, resets: bool) -> tuple[dict[str, slice], int]:
-    """Return where the arrays of a workspace of so many steps are, by name, and the bytes of all."""
-    places, start = {}, 0
-    for name, shape, dtype in workspace_layout(desc, seq_len, batch_size, resets=resets):
-        nbytes = prod(shape) * dtype.itemsize
-        places[name], start = slice(start, start + nbytes), start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-    return places, start
-
 
 def kept_nbytes(desc: RNNDescriptor, seq_len: int, batch_size: int, resets: bool) -> int:
     """Return the bytes of `store`, for calls with or without resets; a mask that skips steps needs no more."""
-    return _places(desc, seq_len, batch_size, resets)[1]
+    return side_by_side(workspace_layout(desc, seq_len, batch_size, resets=resets))[1]
 
 
 def _views(desc: RNNDescriptor, options: CallOptions, resets: bool, memory: np.ndarray) -> dict[str, np.ndarray]:
     steps = options.steps
-    places, _ = _places(desc, options.seq_len, steps.batch_size, resets)
+    places, _ = side_by_side(workspace_layout(desc, options.seq_len, steps.batch_size, resets=resets))
     blocks = workspace_layout(desc, steps.seq_len, steps.batch_size, resets=steps.resets is not None)
     return {
         name: memory[places[name]][: prod(shape) * dtype.itemsize].view(dtype).reshape(shape)

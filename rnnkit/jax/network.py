@@ -94,6 +94,9 @@ def rnn(
     if x.ndim != 3 or x.shape[2] != desc.input_size:
         _check_shape("x", x, (None, None, desc.input_size), ("seq_len", "batch_size", "input_size"))
     steps, rows, _ = x.shape
+    if not isinstance(steps, int) or not isinstance(rows, int):
+        expected = "have sizes that are known when the program is traced"
+        raise TypeError(message("rnn", "x", expected, f"({steps}, {rows}, {desc.input_size})"))
     given = {"w": w, "x": _with_inputs(desc, x, inputs)}
     layers = desc.num_pseudo_layers
     if hx is not None:
@@ -155,7 +158,7 @@ def lstm(
     bidirectional : bool
         Whether each layer also runs over the sequence in reverse (D = 2).
     precision : optional
-        As there: what may be computed less accurately. The engine computes all in float32.
+        As there: how accurate products must be at least. The engine's are in the dtype of x, the highest precision.
 
     Returns
     -------
@@ -171,7 +174,8 @@ def lstm(
     """
     if dropout:
         raise ValueError(message("lstm", "dropout", "be 0", dropout, "call rnnkit.jax.rnn, which takes a seed"))
-    jax.lax.Precision if precision is None else jax.lax.Precision(precision)
+    if precision is not None and not isinstance(precision, (str, tuple, jax.lax.Precision, jax.lax.DotAlgorithmPreset)):
+        raise wrong_type("lstm", "precision", "None, or a precision of JAX", precision)
     sizes = input_size, hidden_size, num_layers, bool(bidirectional)
     desc = RNNDescriptor("lstm", *sizes, dtype=str(jnp.asarray(x).dtype))
     y, h, c = rnn(desc, weights, jnp.swapaxes(x, 0, 1), h_0, c_0, lengths=seq_lengths)
@@ -183,7 +187,11 @@ def _array(function: str, name: str, value: Any, desc: RNNDescriptor) -> Any:
         raise wrong_type(function, name, "an array of JAX or NumPy", value)
     if value.dtype != desc.np_dtype:
         raise wrong_dtype(function, name, desc.dtype, value.dtype)
-    return jnp.asarray(value)
+    found = jnp.asarray(value)
+    if found.dtype != desc.np_dtype:  # JAX narrows float64
+        expected, cure = f"stay {desc.dtype} in JAX", 'call jax.config.update("jax_enable_x64", True) first'
+        raise TypeError(message(function, name, expected, found.dtype, cure))
+    return found
 
 
 def _check_shape(name: str, array: Any, shape: tuple[int | None, ...], dims: tuple[str, ...]) -> None:

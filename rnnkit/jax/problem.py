@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,7 +93,7 @@ def _text(problem: Problem) -> str:
     return json.dumps([kind, descriptor_text(desc), *static, *sizes])
 
 
-@cache
+@lru_cache(1024)
 def problem_of(text: str) -> Problem:
     """Return the problem of a text, also in another process: for a cell of the user's after its class was used there.
 

@@ -117,8 +117,10 @@ def _vjp(
         own = [one.detach() if is_alone else one.view_as(one) for one in values]
         own = [one if one.requires_grad else one.requires_grad_() for one in own]
         pairs = [pair for pair in zip(function(*own), cotangents, strict=True) if pair[0].requires_grad]
-        results, cotangents = zip(*pairs, strict=True)
-        return torch.autograd.grad(results, own, cotangents, create_graph=again, materialize_grads=True)
+        if not pairs:  # of no steps
+            return [torch.zeros_like(one) for one in own]
+        results, given = zip(*pairs, strict=True)
+        return torch.autograd.grad(results, own, given, create_graph=again, materialize_grads=True)
 
 
 def _filled(tensors: Sequence[Any], flags: Sequence[bool], values: Iterable[Tensor]) -> list[Any]:

@@ -184,6 +184,21 @@ def test_wrong_values_are_named_when_the_program_runs():
     assert not run().any()  # the next call works
 
 
+def test_sizes_must_be_known():
+    """As the memory of a call is laid out when it is traced."""
+    (steps,) = jax.export.symbolic_shape("T")
+    x = jax.ShapeDtypeStruct((steps, N, 3), jnp.float32)
+    with pytest.raises(TypeError, match=says("rnn: x", "sizes", "(T, 5, 3)")):
+        jax.export.export(jax.jit(lambda x: rnnkit.jax.rnn(GRU, W, x).y))(x)
+
+
+def test_float64_that_jax_narrows_is_refused():
+    """The engine would read twice the memory."""
+    case = Case("gru", "float64")
+    with jax.enable_x64(False), pytest.raises(TypeError, match=says("rnn: w", "float64", "float32", "jax_enable_x64")):
+        case.run(case.w, *case.arrays)
+
+
 def test_dropout_of_lstm_is_refused():
     states = jnp.zeros((1, N, 5), jnp.float32)
     with pytest.raises(ValueError, match=says("lstm: dropout", 0, "rnnkit.jax.rnn")):

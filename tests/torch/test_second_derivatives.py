@@ -104,6 +104,34 @@ def test_second_derivatives_have_the_random_numbers_of_forward(kind, options):
     torch.testing.assert_close(grad(lambda x: grad(loss)(x).square().sum())(x.detach()), expected, **CLOSE)
 
 
+@pytest.mark.parametrize("kind", DRAWING)
+def test_random_numbers_are_those_of_forward_after_a_longer_call(kind):
+    """Whose memory has room for more steps."""
+    own, x = DRAWING[kind](dtype=torch.float64), inputs("GRU")
+
+    def second():
+        torch.manual_seed(0)
+        leaf = x.clone().requires_grad_()
+        (first,) = torch.autograd.grad(own(leaf, lengths=[4, 1, 3])[0].sin().sum(), leaf, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), leaf)
+
+    expected = second()
+    for steps in (40, 30, 20):
+        own(drawn(steps, N, F).requires_grad_(), lengths=[steps, 1, 3])[0].sum().backward()
+    assert_equal(second(), expected)
+
+
+@EACH
+def test_second_derivatives_of_no_steps_are_zeros(kind):
+    own = module(kind)
+    shape = (0, F) if "Cell" in kind else (N, 0, F) if getattr(own, "batch_first", False) else (0, N, F)
+    x = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+    weight = next(own.parameters())
+    first = torch.autograd.grad(flat(own(x))[0].sum(), [x, weight], create_graph=True)
+    second = torch.autograd.grad(sum(one.sum() for one in first), [x, weight], allow_unused=True)
+    assert second[0].shape == x.shape and (second[1] is None or not second[1].any())
+
+
 def test_side_inputs_have_second_derivatives():
     own = Recurrent(AUGRU, F, H, dtype=torch.float64)
     x, side = inputs("own cell").requires_grad_(), drawn(T, N, H).sigmoid().requires_grad_()
