@@ -66,18 +66,19 @@ class _Recorded(torch.autograd.Function):
         kept, x, hx, cx, lengths, resets, mask, seed, *parameters = ctx.saved_tensors
         if dy is None and dhy is None and dcy is None:
             return (None,) * len(ctx.needs_input_grad)
-        call = _untouched(ctx.network, x, parameters, lengths, resets, mask)
-        again = function.by_equations(call, lambda: drawn(function.lease_of(kept).workspace)), (x, hx, cx, *parameters)
-        cotangents, wanted = (dy, dhy, dcy), ctx.needs_input_grad
-        of_results = cotangents[: call.layout.num_results(call.desc)]
-        if reason := fallback.transformed(*cotangents):
+        cotangents, reason, again = (dy, dhy, dcy), fallback.transformed(dy, dhy, dcy), ()
+        if reason or torch.is_grad_enabled():
+            call = _untouched(ctx.network, x, parameters, lengths, resets, mask)
+            run = function.by_equations(call, lambda: drawn(function.lease_of(kept).workspace))
+            again = run, (x, hx, cx, *parameters), cotangents[: call.layout.num_results(call.desc)]
+        if reason:
             fallback.warn("backward", reason)
-            gradients = fallback.gradients(*again, of_results, (*wanted[1:4], *wanted[8:]))
+            wanted = ctx.needs_input_grad
+            gradients = fallback.gradients(*again, (*wanted[1:4], *wanted[8:]))
         else:
             dx, dhx, dcx, dws = torch.ops.rnnkit.recurrent_backward(kept, x, parameters, *cotangents, *ctx.network)
             gradients = dx, None if hx is None else dhx, None if cx is None else dcx, *dws
-            if torch.is_grad_enabled():
-                gradients = fallback.differentiable(*again, of_results, gradients)
+            gradients = fallback.differentiable(*again, gradients) if again else gradients
         dx, dhx, dcx, *dws = gradients
         return None, dx, dhx, dcx, None, None, None, None, *dws
 

@@ -1,28 +1,19 @@
 """Cells as functions of arrays: the engine has the same values, and gradients that other code derives."""
 
-import importlib.util
 import math
-import os
-import subprocess
-import sys
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 from combinations import weekly
 from messages import raises
-from one_step import FIELDS, MODES, Case, N, T, assert_near, assert_samples
+from one_step import BY_DEFAULT, FIELDS, Case, N, T, Turning, assert_near, assert_samples
 from optional import needs
-from other_cells import DEFAULT
 from problems import Problem
-from repository import ROOT, SUPPORT
 from several_states import arrays_of, as_given
 
 import rnnkit
-from rnnkit.cells import AUGRU, SLSTM, RegularizedLSTM, cell, derivative, forward, step, unrolled
+from rnnkit.cells import AUGRU, SLSTM, RegularizedLSTM, derivative, step, unrolled
 
-SHIPPED = {name for name, dtype in DEFAULT if dtype == "float64"}  # their kernels are compiled by others, too
-BY_DEFAULT = [name for name in FIELDS if name in MODES or name in SHIPPED]
 EACH = [(pytest.param if name in BY_DEFAULT else weekly)(one, id=name) for name, one in FIELDS.items()]
 
 
@@ -46,16 +37,6 @@ def test_autograd_of_pytorch_has_the_engines_gradients(fields):
     gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
     for name, one in zip(leaves, gradients, strict=True):
         assert_near(f"d{name}", one, case.gradients[name])
-
-
-@pytest.mark.parametrize("names", [pytest.param(BY_DEFAULT, id="default"), weekly([*FIELDS], id="all")])
-def test_gradients_of_jax_are_the_engines(names):
-    if os.environ.get("CI") != "true" and importlib.util.find_spec("jax") is None:
-        pytest.skip("needs jax")
-    paths = os.pathsep.join(map(str, [SUPPORT, ROOT, ROOT / "kernels"]))
-    command = [sys.executable, SUPPORT / "one_step.py", *names]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths}, check=False)
-    assert done.stdout == "equal\n", done.stderr
 
 
 MASK = np.random.default_rng(3).random((T, N)) < 0.6
@@ -128,18 +109,6 @@ def test_samples_have_gradients_of_their_own():
     run = unrolled(net.desc, "torch")
     gradient = torch.func.grad(lambda w, one: run(w, one[:, None]).y.sum())
     assert_samples(net, x, torch.func.vmap(gradient, (None, 1))(torch.tensor(net.weights), torch.tensor(x)))
-
-
-@derivative(math.atan, numpy=np.arctan)
-def of_atan(x):
-    return 1 / (1 + x * x)
-
-
-@cell(gates="a")
-class Turning(NamedTuple):
-    @forward("h")
-    def step(self, a, h_prev):
-        return math.atan(a) + 0.5 * h_prev
 
 
 def test_function_with_a_declared_derivative_needs_a_form():

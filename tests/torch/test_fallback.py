@@ -3,14 +3,13 @@
 The engine itself is the reference: its gradients, call by call.
 """
 
-import math
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 import torch
 from differentiated import CLOSE, EACH, F, H, N, T, drawn, inputs, module, total, weights_of
 from messages import raises, says
+from one_step import Turning
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
@@ -19,7 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch_tensors import assert_equal, flat
 
 import rnnkit.torch
-from rnnkit.cells import SLSTM, RegularizedLSTM, cell, derivative, forward
+from rnnkit.cells import SLSTM, RegularizedLSTM
 from rnnkit.torch import FallbackWarning, Recurrent, calls, equations, fallback
 
 EXPECTED = pytest.mark.filterwarnings("ignore::rnnkit.torch.FallbackWarning")
@@ -212,18 +211,6 @@ def test_compiled_functions_are_transformed(backend, transform):
     with torch._dynamo.config.patch(allow_rnn=True), pytest.warns(FallbackWarning, match="forward: this call"):
         found = torch.compile(function, backend=backend)(x)
     torch.testing.assert_close(found, function(x), **CLOSE)
-
-
-@derivative(math.atan)
-def of_atan(x):
-    return 1 / (1 + x * x)
-
-
-@cell(gates="a")
-class Turning(NamedTuple):
-    @forward("h")
-    def step(self, a, h_prev):
-        return math.atan(a) + 0.5 * h_prev
 
 
 def test_function_without_a_form_is_named():
