@@ -9,7 +9,7 @@ from torch import nn
 
 import rnnkit.torch
 
-warnings.simplefilter("ignore", rnnkit.torch.FallbackWarning)  # which says that second derivatives take another way
+warnings.simplefilter("ignore", rnnkit.torch.FallbackWarning)  # second derivatives run on PyTorch
 STEPS, ROWS, UPDATES, NOISE = 24, 32, 30, 4
 
 

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 import rnnkit.torch
 
-warnings.simplefilter("ignore", rnnkit.torch.FallbackWarning)  # which says that second derivatives take another way
+warnings.simplefilter("ignore", rnnkit.torch.FallbackWarning)  # second derivatives run on PyTorch
 STEPS, TASKS, ROWS, UPDATES = 20, 4, 8, 40
 
 

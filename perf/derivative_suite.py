@@ -1,8 +1,8 @@
-"""Time derivatives that the engine has no way for, and that `rnnkit.torch` computes by PyTorch's operations, beside
-PyTorch: a gradient penalty, whose backward is of second order, and gradients of each sample of a batch.
+"""Time derivatives that `rnnkit.torch` computes on PyTorch's operations, as the engine cannot, beside PyTorch:
+a gradient penalty, which takes second derivatives, and the gradient of each sample of a batch.
 
-PyTorch has no way for the latter, either, with its own modules: there it runs one backward for each sample. All run in
-one process in turn, in many short windows; the minimum of each counts.
+PyTorch cannot map its own modules over samples: there each sample has a call and a backward of its own. All run in one
+process in turn, in many short windows; the minimum of each counts.
 """
 
 from __future__ import annotations

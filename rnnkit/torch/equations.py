@@ -1,4 +1,4 @@
-"""A call by PyTorch's operations, from the equations of the cell: for what the engine has no way."""
+"""Runs calls on PyTorch's operations, from the equations of the cell, where the engine cannot run them."""
 
 from __future__ import annotations
 

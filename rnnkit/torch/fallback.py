@@ -1,4 +1,4 @@
-"""What the engine has no way for, on PyTorch's operations: which calls, and derivatives beyond the first."""
+"""Calls and derivatives that the engine cannot compute: which they are, and how PyTorch's operations do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _transform, _transforms = torch._C._functorch.peek_interpreter_stack, torch._C._
 _is_batched = torch._C._functorch.is_legacy_batchedtensor  # made by `torch.autograd.grad(is_grads_batched=True)`
 _Kind = torch._C._functorch.TransformType
 REASONS = {
-    "vmap": "torch.vmap maps it",
+    "vmap": "it is within torch.vmap",
     "jvp": "forward-mode derivatives are wanted",
     "again": "second derivatives are wanted",
     "batched": "its gradients are batched (is_grads_batched)",
@@ -31,7 +31,7 @@ _NAMES = {_Kind.Vmap: "vmap", _Kind.Jvp: "jvp"}
 
 
 class FallbackWarning(UserWarning):
-    """A call runs on PyTorch's operations, at their speed, because the engine has no way for it.
+    """A call runs on PyTorch's operations, at their speed, because the engine cannot run it.
 
     To make it an error: ``warnings.simplefilter("error", rnnkit.torch.FallbackWarning)``.
     """
@@ -43,7 +43,7 @@ def warn(function: str, reason: str) -> None:
 
 
 def transformed(*tensors: Any) -> str | None:
-    """Return the reason, if a transform around this call or of its tensors has no way in the engine, or None.
+    """Return the reason, if the engine cannot run a call in the transforms around it or of its tensors, or None.
 
     The engine computes `torch.func.grad` and `vjp`.
     """
@@ -62,7 +62,7 @@ def transformed(*tensors: Any) -> str | None:
 
 
 def of_place(module: Any, data: Tensor, packed: Any, options: Any) -> str | None:
-    """Return the reason, if the engine has no way for a call on this device, or None."""
+    """Return the reason, if the engine cannot run a call on this device, or None."""
     device = data.device.type
     if device == "cpu":
         return None

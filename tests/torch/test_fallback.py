@@ -1,4 +1,4 @@
-"""Calls that the engine has no way for: derivatives beyond the first, transforms of torch.func, other devices.
+"""Calls that the engine cannot run: transforms of torch.func, forward mode, other devices.
 
 The engine itself is the reference: its gradients, call by call.
 """

@@ -1,4 +1,4 @@
-"""Derivatives beyond the first through the modules: by PyTorch's checks, in every mode and with every option."""
+"""Second and third derivatives through the modules: by PyTorch's checks, in every mode and with every option."""
 
 import gc
 import warnings
