@@ -10,11 +10,19 @@ import pytest
 from combinations import nightly
 from guides import DOCS, GUIDES, NEEDS, PAGES, README, blocks_of
 from installed import needs_installed
-from optional import needs
+from optional import OPTIONAL, needs
 
 
 def test_guides_with_needs_exist():
     assert {*NEEDS} <= {*GUIDES}
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_guides_need_what_they_import(name):
+    """Else they fail on a machine without it."""
+    code = "\n".join(blocks_of(name, "python"))
+    imported = set(re.findall(r"^(?:import|from) (?:rnnkit\.)?(\w+)", code, re.MULTILINE))
+    assert imported & {*OPTIONAL} <= {*NEEDS.get(name, [])}
 
 
 def links_of(page):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from optional import needs
 
 from perf import language_model
 from rnnkit import RNNDescriptor
@@ -14,6 +15,7 @@ TEXT = b"".join(b"%d bottles of beer on the wall, %d bottles of beer.\n" % (i, i
 def test_losses_of_thirty_steps_equal_those_of_pytorch(mode, monkeypatch):
     """In float64, through the beginning of a second pass over the text. PyTorch adds 1e-6 to the norm that it clips by:
     hence the bound."""
+    needs("torch")
     settings = Settings(
         mode=mode, hidden=24, embedding=8, layers=2, steps=30, batch=5, seq_len=90, lr=0.02, weight_decay=0.1, clip=0.2
     )

@@ -12,6 +12,8 @@ NEEDS = {  # a page whose code needs more than NumPy
     "tutorials/classifier": ["matplotlib"],
     "tutorials/streaming": ["matplotlib"],
     "how-to/episodes": ["torch"],
+    "how-to/initial-states": ["torch"],
+    "how-to/masks": ["torch"],
     "how-to/own-cells": ["torch"],
     "how-to/regularization": ["torch"],
     "how-to/scikit-learn": ["sklearn"],

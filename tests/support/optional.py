@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 IN_CI = os.environ.get("CI") == "true"
-_PACKAGES = "torch", "keras", "onnx", "onnxruntime", "safetensors", "scipy", "sklearn", "torchrecurrent"
+OPTIONAL = "torch", "keras", "onnx", "onnxruntime", "safetensors", "scipy", "sklearn", "torchrecurrent"
 
 
 def needs(*names):
@@ -21,6 +21,6 @@ def skipped_without(report):
     found = (
         report.failed and not IN_CI and re.search(r"ModuleNotFoundError: No module named '(\w+)", str(report.longrepr))
     )
-    if found and found[1] in _PACKAGES:
+    if found and found[1] in OPTIONAL:
         report.outcome, report.longrepr = "skipped", (report.nodeid, None, f"needs {found[1]}")
     return report
