@@ -154,6 +154,7 @@ def _calls_as_they_were_laid_out():
                 return thread_pool.run(kernel, work, Bound(arguments), own)
             return call(last)
 
+        checked.call = call.call
         return checked
 
     with pytest.MonkeyPatch.context() as patch:

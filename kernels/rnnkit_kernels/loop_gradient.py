@@ -335,10 +335,12 @@ def backward(bound, arrays, thread_id, size, sync):
 
 
 @kernel
-def add_rows(target, addend, count, thread_id, size, sync):
-    """target += addend, for `count` rows of two row lists."""
+def add_rows(bound, arrays, thread_id, size, sync):
+    """target += addend, for the rows of some steps. Without data of its own the target is the call's dx, if wanted."""
     post_call(sync, thread_id, size)
-    team = join(sync, thread_id, size)
+    target, addend, starts = values_of(bound)
+    target, team = or_call_data(target, arrays.dx), join(sync, thread_id, size)
+    count = 0 if target.data.size == 0 else starts[starts.size - 1] - starts[0]
     rows, columns = partition(count, team.thread_id, team.size), Range(0, target.stride)
     for row in range(rows.start, rows.stop):
         add(row_part(target, row, columns), row_part(addend, row, columns))

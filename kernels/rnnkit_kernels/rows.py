@@ -1,5 +1,6 @@
-"""Packed rows of sequences of different lengths: lists the valid steps, and clears the padding."""
+"""Packed rows of sequences of different lengths: lists the valid steps, and clears what does not belong to any."""
 
+from .machine.arrays import part
 from .machine.bound import values_of
 from .machine.jit import kernel
 from .machine.matrix import Range, clear, row_part
@@ -77,14 +78,57 @@ def list_rows(bound, given, thread_id, size, sync):
 
 
 @kernel
+def cut_rows(bound, given, thread_id, size, sync):
+    """Write the row boundaries in every step, (parts + 1,), that balance the work of the parts: each has sequences of
+    as many steps together. `bound` has them and the lengths; nothing is `given`."""
+    bounds, sequences = values_of(bound)
+    lengths, order, parts = sequences[0], sequences[1], bounds.size - 1
+    total = done = n = 0
+    for row in range(lengths.size):
+        total += lengths[row]
+    for number in range(parts + 1):
+        while done * parts < number * total:
+            done, n = done + lengths[order[n]], n + 1
+        bounds[number] = n
+
+
+@kernel
+def mark_resets(bound, given, thread_id, size, sync):
+    """Write the marks of resets, (2*(T + 1)*N,), as `call.steps.Resets` has them. `given` is where the sequences reset,
+    (T*N,), and their lengths (N,)."""
+    (marks,), (resets, lengths) = values_of(bound), given
+    batch_size = lengths.size
+    reverse = marks.size // 2
+    clear(marks)
+    for n in range(batch_size):
+        for t in range(lengths[n]):
+            mark = resets[t * batch_size + n]
+            marks[t * batch_size + n] = mark
+            if t > 0:
+                marks[reverse + t * batch_size + n] = mark
+
+
+@kernel
+def clear_reset_states(bound, states, thread_id, size, sync):
+    """Zero the gradients (L*D, N, ...) of forward initial states that were never read, as the sequence resets before
+    step 0. `bound` has the marks of resets, N, L*D and D."""
+    marks, batch_size, layers, directions = values_of(bound)
+    width = states.size // (layers * batch_size)
+    for n in range(batch_size):
+        for layer in range(0, layers if marks[n] > 0 else 0, directions):
+            row = (layer * batch_size + n) * width
+            clear(part(states, row, row + width))
+
+
+@kernel
 def clear_padding(bound, given, thread_id, size, sync):
-    """Zero the padding rows, which are listed after those of all steps. `given` is `starts` (step t has the positions
-    starts[t]:starts[t + 1]) and the number of all rows."""
+    """Zero the padding rows, which are listed after those of all steps: step t has the positions
+    starts[t]:starts[t + 1]. Nothing is `given`."""
     post_call(sync, thread_id, size)
-    (padded,), (starts, count) = values_of(bound), given
+    padded, starts, batch_size = values_of(bound)
     team = join(sync, thread_id, size)
     first, columns = starts[starts.size - 1], Range(0, padded.stride)
-    rows = partition(count - first, team.thread_id, team.size)
+    rows = partition((starts.size - 1) * batch_size - first, team.thread_id, team.size)
     for row in range(first + rows.start, first + rows.stop):
         clear(row_part(padded, row, columns))
     barrier(team)

@@ -152,7 +152,7 @@ class BackwardGroup(NamedTuple):
 
     layers: tuple[Layer, ...]  # in the order of the passes; in a stack the upper layer is first
     calls: list[Callable[[BackwardArrays], None]]  # the last steps first
-    dx: list[np.ndarray | None]  # of each pass, (T, N, I); None means the call's
+    dx: Any  # of its input (T, N, I); None means the call's
 
 
 class PreparedBackward:
@@ -163,6 +163,8 @@ class PreparedBackward:
     ----------
     dx : ndarray (T, N, I) or None
         The gradient of the input, with two directions that of the reverse one; None means the call's.
+    groups : list of BackwardGroup
+        From the highest to the lowest.
     dgates : ndarray (rows of a chunk, columns)
         The gates' gradients of the pseudo-layer that was prepared last; `dgates_address` is their address.
     """
@@ -178,11 +180,10 @@ class PreparedBackward:
     ) -> None:
         self._desc, self._arrays, self._steps, self._planner = desc, arrays, scheduler.steps, scheduler
         self._checkpointed, self._lowest, self._packs = checkpointed, *(checkpointed or (0, True))
-        self._dtype, self._groups, self._of_inputs, dy = desc.np_dtype, [], [], None
+        self._dtype, self.groups, self._of_inputs, dy = desc.np_dtype, [], [], None
         for group in reversed(groups):
-            self._groups.append(self._prepare(group, dy, arena))
-            dy = self._groups[-1].dx[-1 if is_stack(group) else 0]
-        self.dx = self._groups[-1].dx[-1]
+            self.groups.append(self._prepare(group, dy, arena))
+            dy = self.groups[-1].dx
 
     def _prepare(self, group: tuple[Layer, ...], dy: np.ndarray | None, arena: Arena) -> BackwardGroup:
         """Prepare a group: dy is the buffer of its output gradient, scratch is from the arena."""
@@ -198,7 +199,7 @@ class PreparedBackward:
             if is_stack(group):
                 dy = backs[-1].dx
         zeros, numbers = np.zeros(max(layer.sizes), self._dtype), row_numbers(layer.gradient_columns)
-        like = BackwardArrays(*[np.empty(0, self._dtype)] * (len(BackwardArrays._fields) - 3), False, True, True)
+        like = no_arrays(self._dtype)
         for start, stop in spans:  # counted from the end
             parts = [back.run.part(steps, steps.capacity - stop, steps.capacity - start) for back in backs]
             work = sum(2 * back.run.layer.work for back in backs) * (stop - start) * steps.batch_size
@@ -206,25 +207,22 @@ class PreparedBackward:
             ends = self._packs and not calls, stop == steps.capacity
             arguments = layer.cell, filled(passes, layer), schedule, *ends, zeros, numbers
             calls.append(thread_pool.bound(loop_gradient.backward, work, like, *arguments, code_cache=layer.code_cache))
-        return BackwardGroup(tuple(back.run.layer for back in backs), calls, [back.dx for back in backs])
+        if len(backs) == 2 and not is_stack(group):
+            calls.extend(prepare_adding(backs[0].dx, backs[1].dx, steps, layer.code_cache))
+        self.dx = backs[-1].dx
+        return BackwardGroup(tuple(back.run.layer for back in backs), calls, backs[-1 if is_stack(group) else 0].dx)
 
     def run(self, arrays: BackwardArrays, dx_of_network: np.ndarray) -> None:
         """Run all groups, from the highest to the lowest. The gradients of side inputs are added to the last columns of
         the network's dx (T, N, ...), unless it is empty."""
         for gradient in self._of_inputs:
             gradient[...] = 0  # also the padding, and the extra columns of the reverse direction's dx
-        for group in self._groups:
+        for group in self.groups:
             for call in group.calls:
                 call(arrays)
-            lowest, dx = group.layers[-1].layer, group.dx
-            # `arrays.dx` is empty if the gradient of the network's input is not wanted.
-            if len(dx) == 2 and not is_stack(group.layers) and (lowest > 0 or arrays.dx.size > 0):
-                shape = self._steps.seq_len, self._steps.batch_size, group.layers[-1].input_size
-                dx = [arrays.dx.reshape(shape) if array is None else array for array in dx]
-                add(*dx, self._steps)
-                dx = dx[:1]
+            lowest = group.layers[-1].layer
             if lowest > self._lowest:
-                self.drop(dx[-1], lowest)
+                self.drop(group.dx, lowest)
         for gradient in self._of_inputs if dx_of_network.size > 0 else ():
             dx_of_network[:, :, self._desc.input_size :] += gradient[: len(dx_of_network)]
 
@@ -296,12 +294,22 @@ class BackwardRun(NamedTuple):
         return LayerPassBackward(forward, gradients, self.buffer, self.offsets)
 
 
-def add(target: np.ndarray, addend: np.ndarray, steps: StepRows) -> None:
-    """Compute target += addend for the valid rows of two arrays (T, N, ...)."""
+def no_arrays(dtype: np.dtype) -> BackwardArrays:
+    """Return the empty arrays of a call, of this dtype."""
+    return BackwardArrays(*[np.empty(0, dtype)] * (len(BackwardArrays._fields) - 3), False, True, True)
+
+
+def prepare_adding(
+    target: np.ndarray | None, addend: np.ndarray, steps: StepRows, code_cache: dict[Any, Any] | None = None
+) -> list[Callable[[BackwardArrays], None]]:
+    """Prepare the kernel calls that add the valid rows of one array (T, N, ...) to another: for None to the call's
+    dx."""
+    calls, width, like = [], addend.shape[-1], no_arrays(addend.dtype)
     for part in steps.parts():
-        work = part.count * target.shape[-1]
-        matrices = map(part.rows.of, (target, addend))
-        thread_pool.run(loop_gradient.add_rows, work, *matrices, part.count)
+        work = (part.stop - part.start) * steps.batch_size * width
+        rows = part.rows.or_call_data(target, width, addend.dtype), part.rows.of(addend)
+        calls.append(thread_pool.bound(loop_gradient.add_rows, work, like, *rows, part.starts, code_cache=code_cache))
+    return calls
 
 
 @lru_cache(4 * DESCRIPTORS)

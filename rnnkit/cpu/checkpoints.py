@@ -18,7 +18,8 @@ from rnnkit.common.lazy import lazy
 from rnnkit.cpu.backward import (
     CheckpointedLayers,
     PreparedBackward,
-    add,
+    no_arrays,
+    prepare_adding,
     backward_arrays,
     begin,
     finish_states,
@@ -52,7 +53,7 @@ def forward(
             part = outputs[slice(*run.steps_of(indices, number))]
             part[:, :, top.outputs] = own_steps.after(segment.arrays[f"hidden_l{top.layer}"])[:, :, top.outputs]
             for clear in prepare_clearing([part], own_steps, of_states=False):
-                clear()
+                clear(0)
     return y, *final
 
 
@@ -77,7 +78,8 @@ def backward(
             own_dy, gradient = None if dy is None else dy[part], PreparedBackward(*prepared)
             gradient.run(backward_arrays(w, segment.x, own_dy, dinput[part], dhx, dcx, dw, of_resets), dx[part])
             if lowest.direction == 1:  # add to the dx of the forward direction, which ran before
-                add(dinput[part], gradient.dx, own_steps)
+                for call in prepare_adding(dinput[part], gradient.dx, own_steps):
+                    call(no_arrays(dx.dtype))
                 if lowest.layer:
                     gradient.drop(dinput[part], lowest.layer)
         if lowest.direction == desc.num_directions - 1:

@@ -44,7 +44,7 @@ class Prepared(NamedTuple):
     packing: Sequence[Callable[[np.ndarray], None]]  # pack the flat weights; empty if these are read in place
     arrays: dict[str, Any]  # of the workspace
     groups: Sequence[PreparedGroup]
-    clearing: Sequence[Callable[[], None]]
+    clearing: Sequence[Callable[[int], None]]
 
 
 def prepare_forward(workspace: Workspace, steps: StepRows, threads: int, in_place: bool) -> Prepared:
@@ -94,7 +94,7 @@ def _forward(
         pack(arrays.w)
     train_groups(prepared.groups, arrays, workspace, steps)
     for clear in prepared.clearing:
-        clear()
+        clear(0)
     steps.reset_to = None, None  # do not keep the caller's hx and cx
     return steps.after(workspace.arrays[f"hidden_l{desc.num_layers - 1}"]), hy, cy
 

@@ -80,12 +80,9 @@ class Kept(NamedTuple):
 
     hidden: np.ndarray  # of the last layer, an array of `states_shape`
     calls: list[Callable[[ForwardArrays], None]]
+    clearing: list[Callable[[int], None]]
     states: tuple[int, ...]  # shape of hy
     cells: tuple[int, ...] | None  # shape of cy
-
-
-def _without_arrays(clear: Callable[[], None], arrays: ForwardArrays) -> None:
-    clear()
 
 
 class PackedNetwork(Stack):
@@ -110,16 +107,20 @@ class PackedNetwork(Stack):
         self.nbytes = packed.nbytes  # and of the memory of calls
         self._last: tuple[Steps, int, StepRows, Kept] | None = None  # of `run_exclusively`
 
+    def packing(self) -> list[Callable[[np.ndarray], None]]:
+        """Return the kernel calls that pack new weights, flat, into the same memory; none if they are read in place."""
+        if not self._packing and not self._in_place:
+            self._packing = prepare_packing(self.weights, self._layers)
+        return self._packing
+
     def repack(self, w: np.ndarray) -> None:
         """Pack new weights, float32 or float64, into the same memory. No call may be running.
 
         New memory, which the system clears first, would take ten times as long (1.1 instead of 0.1 ms, 370,000
         weights).
         """
-        if not self._packing:
-            self._packing = prepare_packing(self.weights, self._layers)
         w = flat(w)
-        for call in self._packing:
+        for call in self.packing():
             call(w)
 
     def infer(
@@ -176,6 +177,10 @@ class PackedNetwork(Stack):
         y, hy, cy = self._run_kept(last[2], last[3], x, hx, cx, self._no_w if w is None else w)
         return y.copy(), hy, cy
 
+    def kept(self, rows: StepRows, threads: int) -> Kept:
+        """Prepare calls of these steps; no other call may use this object."""
+        return self._kept(self._memory.arena, rows, threads)
+
     def _kept_of(self, arena: Arena, rows: StepRows, threads: int) -> Kept:
         return arena.cached("infer", (rows, threads), partial(self._kept, arena, rows, threads))
 
@@ -186,6 +191,8 @@ class PackedNetwork(Stack):
         arrays = ForwardArrays(x, w, 0 if hx is None else hx, 0 if cx is None else cx, hy, 0 if cy is None else cy)
         for call in kept.calls:
             call(arrays)
+        for clear in kept.clearing:
+            clear(0)
         rows.reset_to = None, None
         return rows.after(kept.hidden), hy, cy
 
@@ -201,7 +208,7 @@ class PackedNetwork(Stack):
         self.nbytes = self.weights.nbytes + self._memory.nbytes
         states = desc.num_pseudo_layers, rows.batch_size, desc.output_size
         cells = (*states[:2], desc.states_size) if desc.has_cell_state else None
-        return Kept(hidden, [*calls, *(partial(_without_arrays, clear) for clear in clearing)], states, cells)
+        return Kept(hidden, calls, clearing, states, cells)
 
     def _run_slabs(
         self,
@@ -219,7 +226,7 @@ class PackedNetwork(Stack):
         shape = steps.seq_len + extra, batch_size, desc.num_directions * desc.output_size
         hidden = new("y", shape, x.dtype)
         packed = self.with_scratch(steps.seq_len * batch_size, threads, arena.take)
-        clearing: list[Callable[[], None]] = []
+        clearing: list[Callable[[int], None]] = []
         for start, stop in slabs_of(self._layers, steps):
             rows, out = segment_of(steps, start, stop, None, *reset_to), hidden[start : stop + extra]
             hy, cy = final_states(desc, batch_size)
@@ -231,10 +238,10 @@ class PackedNetwork(Stack):
                 del calls, run  # free their arrays before the next group allocates
             hx, cx = hy, cy
             for clear in clearing:  # of the previous slab, whose last step held this slab's initial states
-                clear()
+                clear(0)
             clearing = prepare_clearing([out], rows, of_states=True)
         for clear in clearing:
-            clear()
+            clear(0)
         return steps.after(hidden), hx, cx
 
     def _prepare_groups(

@@ -9,7 +9,7 @@ capacity, and so do the kernel calls that are prepared with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from rnnkit.call.steps import LISTED_ROWS, Resets, Steps, row_numbers
 from rnnkit.common.lazy import lazy
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.matrix import CallMatrix, Matrix
-from rnnkit_kernels.rows import list_rows
+from rnnkit_kernels.rows import cut_rows, list_rows
 
 LIST_BYTES = 40
 """Bytes of the lists for each step of each sequence."""
@@ -100,6 +100,10 @@ class StepRows(Steps):
         Number of steps of the longest batch, for which arrays are allocated.
     reset_to : tuple
         Hidden and cell states of all pseudo-layers that states are reset to; None means zeros.
+    list : callable
+        The prepared kernel call that lists the steps; of the rows that are `padded`.
+    cuts : dict
+        For each number of parts their `bounds`, and the prepared kernel call that writes these.
     """
 
     with_resets, reset_to = False, (None, None)
@@ -110,13 +114,14 @@ class StepRows(Steps):
         """`order` is the order of the sequences, if it is not by the lengths passed to `relist`. `resets` says whether
         `relist` will receive resets, which needs `padded`."""
         self.capacity = capacity
-        self._bounds: dict[int, np.ndarray] = {}
+        self.cuts: dict[int, tuple[np.ndarray, Callable[[int], None]]] = {}
         self._long_lists: dict[int, tuple[np.ndarray, ...]] = {}
-        self.starts, sequences = np.empty(capacity + 1, np.int64), np.empty((6, batch_size), np.int64)
+        self.starts = np.empty(capacity + 1, np.int64)
+        self._sequences = sequences = np.empty((6, batch_size), np.int64)
         super().__init__(capacity, batch_size, sequences[0], padded)
         self._order, *self._ends = sequences[1:]
         if not padded:
-            self._numbers = row_numbers(batch_size)
+            self._numbers = self._order[:] = row_numbers(batch_size)
             self._ends[1][:] = batch_size + self._numbers
             self.relist_evenly(capacity)
             return
@@ -126,7 +131,7 @@ class StepRows(Steps):
             self._order[:] = order
         arguments = self.starts, self._lists, sequences, order is not None
         self.with_resets = resets
-        self._list = thread_pool.bound(list_rows, 0, (sequences[0], _NO_MARKS), *arguments)
+        self.list = thread_pool.bound(list_rows, 0, (sequences[0], _NO_MARKS), *arguments)
 
     @property
     def is_kept(self) -> bool:
@@ -137,9 +142,9 @@ class StepRows(Steps):
         """Replace the lists by those of sequences of these lengths; returns self, which must be `padded`."""
         self.resets = resets
         self._begin(seq_len)
-        self._list((lengths, _NO_MARKS if resets is None else resets.marks.reshape(-1)))
-        for parts, bounds in self._bounds.items():
-            bounds[:] = self._cut(parts)
+        self.list((lengths, _NO_MARKS if resets is None else resets.marks.reshape(-1)))
+        for _, cut in self.cuts.values():
+            cut(0)
         self.seq_len = seq_len
         return self
 
@@ -170,9 +175,9 @@ class StepRows(Steps):
         return self._part(0, self.capacity)
 
     def parts(self) -> Iterator[Part]:
-        """Yield all steps, in parts that begin at position 0."""
+        """Yield all steps of the longest batch, in parts that begin at position 0."""
         size = self.capacity if self.padded else max(LISTED_ROWS // max(self.batch_size, 1), 1)
-        for start in range(0, self.seq_len, max(size, 1)):
+        for start in range(0, self.capacity, max(size, 1)):
             yield self.part(start, min(start + size, self.capacity))
 
     def part(self, start: int, stop: int) -> Part:
@@ -207,13 +212,11 @@ class StepRows(Steps):
 
     def bounds(self, parts: int) -> np.ndarray:
         """Return (parts + 1,) int64, the row boundaries in every step that balance the work of so many parts."""
-        if parts not in self._bounds:
-            self._bounds[parts] = self._cut(parts)
-        return self._bounds[parts]
-
-    def _cut(self, parts: int) -> np.ndarray:
-        done = np.concatenate([[0], np.cumsum(-np.sort(-self.lengths))])
-        return np.searchsorted(done, np.arange(parts + 1) * done[-1] / parts)
+        if parts not in self.cuts:
+            bounds = np.empty(parts + 1, np.int64)
+            self.cuts[parts] = bounds, thread_pool.bound(cut_rows, 0, 0, bounds, self._sequences)
+            self.cuts[parts][1](0)
+        return self.cuts[parts][0]
 
     @lazy
     def initial(self) -> tuple[Rows, Rows]:

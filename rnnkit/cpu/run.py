@@ -210,18 +210,15 @@ def _draw(
         thread_pool.run(draw, count * units, rows.of(array), count, first, units, counter, what)
 
 
-def prepare_clearing(arrays: Iterable[np.ndarray], steps: StepRows, of_states: bool) -> list[Callable[[], None]]:
-    """Prepare the calls that zero the padding in arrays (T, N, ...), or of `states_shape` if `of_states`."""
+def prepare_clearing(arrays: Iterable[np.ndarray], steps: StepRows, of_states: bool) -> list[Callable[[int], None]]:
+    """Prepare the kernel calls, given 0, that zero the padding in arrays (T, N, ...), or of `states_shape` if
+    `of_states`."""
     calls = []
     for array in arrays if steps.padded else ():
         rows = steps.whole.following if of_states else steps.whole.rows
-        clear = thread_pool.bound(clear_padding, array.size, (steps.starts, 0), rows.of(array))
-        calls.append(partial(_clear, clear, steps))
+        arguments = rows.of(array), steps.starts, steps.batch_size
+        calls.append(thread_pool.bound(clear_padding, array.size, 0, *arguments))
     return calls
-
-
-def _clear(clear: Callable[[tuple[np.ndarray, int]], None], steps: StepRows) -> None:
-    clear((steps.starts, steps.seq_len * steps.batch_size))
 
 
 def drop(source: np.ndarray, target: np.ndarray, mask: np.ndarray, steps: StepRows, desc: RNNDescriptor) -> None:

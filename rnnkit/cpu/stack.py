@@ -189,6 +189,11 @@ class PreparedStepwiseCall:
         self._last, self._no_hx = slice(first, first + layers), np.zeros((layers, batch_size, outputs), self._dtype)
         self._no_cx = np.zeros((layers, batch_size, cells), self._dtype) if cells else stack._no_cells
 
+    def prepared(self) -> tuple[Scratch, np.ndarray, np.ndarray, tuple[int, ...]]:
+        """Return scratch of a caller's own, arrays for hy and cy, and the sizes: what a call passes to the kernel."""
+        hy, cy = np.empty(self._hy, self._dtype), np.empty(self._cy, self._dtype)
+        return self._stack._scratch(*self._rows_and_chunk), hy, cy, self._sizes
+
     def run(
         self,
         x: np.ndarray,

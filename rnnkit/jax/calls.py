@@ -19,7 +19,8 @@ from rnnkit_kernels.machine import thread_pool
 def run(problem: Problem, arrays: Sequence[np.ndarray]) -> None:
     """Run a call on its operands and results, one after the other in `arrays`."""
     count = len(problem.operands)
-    _RUN[problem.kind](problem.static, arrays[:count], arrays[count:])
+    with thread_pool.thread_override(problem.threads or None):
+        _RUN[problem.kind](problem.static, arrays[:count], arrays[count:])
 
 
 class _Plain(NamedTuple):

@@ -47,11 +47,29 @@ class Problem(NamedTuple):
     static: Static
     seq_len: int
     batch_size: int
+    threads: int = 0  # of the engine; 0: all
 
     @property
     def text(self) -> str:
         """Return the problem as text."""
         return _text(self)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the operands and the results; of gradients with a d before the name."""
+        own = [*self.static.names]
+        if self.kind == "backward":
+            return ["dy", "dhy", "dcy", "kept", *own, "dw", "dx", "dhx", "dcx"]
+        return [*own, "y", "hy", "cy", *(["kept"] if self.kind == "forward" else [])]
+
+    @property
+    def call(self) -> Any:
+        """Return the call as the engine's programs know it; None if they do not."""
+        static, program = self.static, engine.cpu_module("program")
+        if "mask" in static.names or static.initial != "zeros":
+            return None
+        given = ("lengths" in static.names), ("resets" in static.names)
+        return program.Call(self.kind, static.running, self.seq_len, self.batch_size, *given)
 
     @property
     def operands(self) -> list[Shaped]:
@@ -102,5 +120,5 @@ def problem_of(text: str) -> Problem:
     ValueError
         The cell is not known in this process.
     """
-    kind, desc, names, *rest, seq_len, batch_size = json.loads(text)
-    return Problem(kind, Static(descriptor_of_text(desc, _CURE), tuple(names), *rest), seq_len, batch_size)
+    kind, desc, names, *rest, seq_len, batch_size, threads = json.loads(text)
+    return Problem(kind, Static(descriptor_of_text(desc, _CURE), tuple(names), *rest), seq_len, batch_size, threads)

@@ -1,7 +1,9 @@
 """All that is JAX's own and XLA's: how a call reaches the engine from a compiled program.
 
 XLA calls a handler of its foreign function interface with the address of a call frame, a C struct of 64-bit words
-(xla/ffi/api/c_api.h, version 0.1). The handler here is a function of ctypes: it takes the GIL.
+(xla/ffi/api/c_api.h, version 0.1). The handler is compiled: it finds the program of the call (`plans`) by its key and
+runs it, without the GIL. The first call makes the program, in a function of ctypes, which takes the GIL; calls that no
+program does run there.
 """
 
 from __future__ import annotations
@@ -13,19 +15,51 @@ from math import prod
 from typing import Any
 
 import jax
+import numba
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+from llvmlite import binding
+from numba.core.compiler_lock import global_compiler_lock
 
+from rnnkit.jax import plans
 from rnnkit.jax.calls import run
 from rnnkit.jax.problem import Problem, Shaped, problem_of
+from rnnkit_kernels.machine import thread_pool
+from rnnkit_kernels.machine.arrays import part
+from rnnkit_kernels.machine.entries import address_of, call_c, call_from_c, symbol, words_at
+from rnnkit_kernels.machine.jit import inner
+from rnnkit_kernels.machine.registers import on_stack
+from rnnkit_kernels.machine.sync import NUMBER, exchange, store
+from rnnkit_kernels.programs import (
+    BUSY,
+    HELPER_WORDS,
+    HELPERS,
+    KNOWN,
+    LAST,
+    MAX_WORDS,
+    PLACE_WORDS,
+    PLACES,
+    SHARED,
+    SYNC,
+    SYNC_SIZE,
+    THREADS,
+    give_back_program,
+    help_program,
+    run_program,
+    take_program,
+)  # fmt: skip
 
-# Words of a call frame: extension, the API, and count and array of operands, results and attributes.
-_EXTENSION, _API, _OPERANDS, _RESULTS, _ATTRIBUTES = 1, 2, (7, 9), (12, 14), (17, 20)
+# Words of a call frame: extension, the API, the context, and count and array of operands, results and attributes.
+_EXTENSION, _API, _CONTEXT, _OPERANDS, _RESULTS, _ATTRIBUTES = 1, 2, 3, (7, 9), (12, 14), (17, 20)
 _FRAME, _DATA = 22, 3  # words of a frame; the word of a buffer that has its address
-_ERROR_CREATE = 6  # the word of the API that has the address of the function
+_ERROR_CREATE, _ERROR_DESTROY, _SCHEDULE = 6, 8, 17  # words of the API that have the addresses of functions
 _INVALID_ARGUMENT = 3
-_TARGET = "rnnkit"
+_TARGET, _SYMBOL = "rnnkit", "rnnkit_door"
+_PYTHON, _HELP, _TABLE = range(3)  # words of the door: addresses of `_run_in_python`, `help_program`, `plans.TABLE`
+_door, _door_address = np.zeros(3, np.int64), symbol(_SYMBOL)
+_AGAIN = 1  # what `_run_in_python` returns after it made a program; others are addresses of errors, or 0
+_MOST_BUFFERS = 32
 
 
 class _Error(ctypes.Structure):
@@ -34,17 +68,77 @@ class _Error(ctypes.Structure):
     ]  # fmt: skip
 
 
-@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-def _handler(address: int) -> int | None:
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+def _run_in_python(address: int, may_add: int) -> int | None:
+    """Run a call, or make a program for it if that `may_add` to the call's plan."""
     frame = (ctypes.c_int64 * _FRAME).from_address(address)
     if frame[_EXTENSION]:
         return _describe(frame[_EXTENSION])
     try:
-        problem = problem_of(_text(frame))
+        text = _text(frame)
+        problem = problem_of(text)
+        if may_add and plans.add(plans.key_of(text), problem):
+            return _AGAIN
         run(problem, [*map(_array, _shaped(problem), _buffers(frame))])
     except BaseException as error:  # it may not pass through XLA
         return _error(frame, f"{type(error).__name__}: {error}")
     return None
+
+
+def _run(frame):
+    """Run the program of a call, without Python; the first call makes it, and one that has none runs in Python."""
+    words, door = words_at(frame, _FRAME), words_at(_door_address(), _door.size)
+    is_call, may_add = words[_EXTENSION] == 0, 1
+    while True:
+        pair = 0
+        if is_call:
+            key = words_at(words_at(words_at(words[_ATTRIBUTES[1]], 1)[0], 2)[1], 1)[0]
+            pair = take_program(words_at(door[_TABLE], PLACES * PLACE_WORDS), key)
+        if pair != 0:
+            stack = on_stack(words)
+            program, buffers = words_at(words_at(pair, 2)[1], 1), part(stack, 0, _MOST_BUFFERS)
+            _list_buffers(words, buffers)
+            if program[SHARED] > 0:
+                _call_helpers(words, program, door[_HELP], part(stack, _MOST_BUFFERS, 2 * _MOST_BUFFERS))
+            is_valid = run_program(program, buffers, part(stack, 2 * _MOST_BUFFERS, 2 * _MOST_BUFFERS + MAX_WORDS))
+            give_back_program(pair)
+            if is_valid:
+                return 0
+            may_add = 0  # the same call in Python says what is wrong
+        answer = call_c(door[_PYTHON], frame, may_add)
+        if answer != _AGAIN:
+            return answer
+
+
+@inner
+def _list_buffers(words, buffers):
+    """Write the addresses of the operands and the results, after 0."""
+    buffers[0], count = 0, 1
+    for number in range(words[_OPERANDS[0]]):
+        buffers[count] = words_at(words_at(words[_OPERANDS[1]], number + 1)[number], _DATA + 1)[_DATA]
+        count += 1
+    for number in range(words[_RESULTS[0]]):
+        buffers[count] = words_at(words_at(words[_RESULTS[1]], number + 1)[number], _DATA + 1)[_DATA]
+        count += 1
+
+
+@inner
+def _call_helpers(words, program, task, scratch):
+    """Let threads of XLA's pool take part in the kernel calls of a program that share their work."""
+    api, sync = words_at(words[_API], _SCHEDULE + 1), words_at(program[SYNC], program[SYNC_SIZE])
+    if api[0] <= _SCHEDULE * 8:
+        return
+    for number in range(program[THREADS] - 1):
+        helper = words_at(program[HELPERS] + 8 * HELPER_WORDS * number, HELPER_WORDS)
+        if exchange(helper, BUSY, 0, 1):
+            helper[KNOWN], helper[LAST] = sync[NUMBER], sync[NUMBER] + program[SHARED]
+            scratch[0], scratch[1], scratch[2], scratch[3], scratch[4] = 40, 0, words[_CONTEXT], task, address_of(helper)
+            error = call_c(api[_SCHEDULE], address_of(scratch), 0)
+            if error != 0:  # there is no pool
+                store(helper, BUSY, 0)
+                scratch[0], scratch[1], scratch[2] = 24, 0, error
+                call_c(api[_ERROR_DESTROY], address_of(scratch), 0)
+                return
 
 
 def _error(frame: Any, text: str) -> int:
@@ -70,8 +164,8 @@ def _buffers(frame: Any) -> list[int]:
 
 
 def _text(frame: Any) -> str:
-    """Return the only attribute."""
-    span = ctypes.c_int64.from_address(frame[_ATTRIBUTES[1]]).value
+    """Return the text of the problem, the second attribute after its key."""
+    _, span = (ctypes.c_int64 * 2).from_address(frame[_ATTRIBUTES[1]])
     return ctypes.string_at(*(ctypes.c_int64 * 2).from_address(span)).decode()
 
 
@@ -88,7 +182,11 @@ def _array(shaped: Shaped, address: int) -> np.ndarray:
 
 @cache
 def _register() -> None:
-    capsule = jax.ffi.pycapsule(ctypes.cast(_handler, ctypes.c_void_p).value)
+    with global_compiler_lock:
+        python = ctypes.cast(_run_in_python, ctypes.c_void_p).value
+        _door[:] = python, call_from_c(help_program), plans.TABLE.ctypes.data
+        binding.add_symbol(_SYMBOL, _door.ctypes.data)
+        capsule = jax.ffi.pycapsule(call_from_c(_run))
     jax.ffi.register_ffi_target(_TARGET, capsule, platform="cpu")
 
 
@@ -114,8 +212,10 @@ def primitive(
     def lower(ctx: Any, *operands: Any, **parameters: Any) -> Any:
         if not parameters["static"].engine:
             return by_operations(ctx, *operands, **parameters)
-        text = problem(ctx.avals_in, parameters).text
-        return jax.ffi.ffi_lowering(_TARGET)(ctx, *operands, problem=text)
+        size = thread_pool.wanted_size()
+        threads = 0 if size == numba.config.NUMBA_NUM_THREADS else size
+        text = problem(ctx.avals_in, parameters)._replace(threads=threads).text
+        return jax.ffi.ffi_lowering(_TARGET)(ctx, *operands, key=np.int64(plans.key_of(text)), problem=text)
 
     mlir.register_lowering(made, by_operations)
     if is_engine:

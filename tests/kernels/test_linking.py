@@ -182,7 +182,7 @@ def calls(monkeypatch):
     run = thread_pool.run
 
     def watched(kernel, work, *arguments):
-        made.append((kernel, (*arguments, 0, 1, thread_pool._SINGLE_SYNC)))
+        made.append((kernel, (*arguments, 0, 1, thread_pool.SINGLE_SYNC)))
         return run(kernel, work, *arguments)
 
     monkeypatch.setattr(thread_pool, "run", watched)

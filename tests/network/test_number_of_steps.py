@@ -112,7 +112,7 @@ def test_capacity_is_at_most_what_one_kernel_call_runs():
 
 
 @pytest.mark.parametrize("lengths", [None, [3, 0, 9, 1]])
-@pytest.mark.parametrize("name", ["row_numbers", "_cut", "_list"])
+@pytest.mark.parametrize("name", ["row_numbers", "cuts", "list"])
 def test_call_after_an_interrupt_lists_its_rows_again(monkeypatch, name, lengths):
     """Also one of the number of steps that was interrupted."""
     net, rng = rnnkit.LSTM(3, 5, bidirectional=True, seed=0), np.random.default_rng(0)
@@ -124,9 +124,11 @@ def test_call_after_an_interrupt_lists_its_rows_again(monkeypatch, name, lengths
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(rows if name == "row_numbers" else rows.StepRows, name, interrupted, raising=False)
+        if name == "row_numbers":
+            patch.setattr(rows, name, interrupted)
         for kind in workspace.memory.arena.rows.values():
-            patch.setitem(kind.__dict__, name, interrupted) if name == "_list" and kind.padded else None
+            value = {2: (None, interrupted)} if name == "cuts" else interrupted
+            patch.setitem(kind.__dict__, name, value) if name != "row_numbers" and kind.padded else None
         try:
             net.forward(x, lengths=lengths, workspace=workspace)
         except KeyboardInterrupt:

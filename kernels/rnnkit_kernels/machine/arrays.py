@@ -23,7 +23,7 @@ from numba.extending import (
 
 # In NumPy's PyArrayObject, whose layout is public, data, the number of dimensions and their sizes follow the header,
 # which ends in the type.
-_TYPE, _DATA, _SHAPE = object.__basicsize__ - 8, object.__basicsize__, object.__basicsize__ + 16
+_TYPE, DATA_OF_OBJECT, _SHAPE = object.__basicsize__ - 8, object.__basicsize__, object.__basicsize__ + 16
 _ANY_SIZE = 1 << 40  # dummy size of an array given by its address
 
 
@@ -126,7 +126,7 @@ def _field(builder, pointer, place, kind):
 
 def data_of_object(builder, found, kind):
     """Load the data pointer of a NumPy array object, in LLVM IR."""
-    return _field(builder, found, _DATA, kind)
+    return _field(builder, found, DATA_OF_OBJECT, kind)
 
 
 def shape_of_object(builder, found, dimensions):

@@ -28,7 +28,7 @@ from .forks import after_fork_in_child
 from .jit import TeamKernel
 from .sync import AWAKE_SPINS, CLOSED, NUMBER, SPIN_LIMIT, TICKET, TICKET_STEP, serve, sync_size
 
-_WAKE_THRESHOLD = 4_000_000  # multiply-adds, about 30 us on one thread: as long as it takes to wake sleeping workers
+WAKE_THRESHOLD = 4_000_000  # multiply-adds, about 30 us on one thread: as long as it takes to wake sleeping workers
 _WAKING_WORK = 250_000  # multiply-adds in the 5 us that the caller spends to wake one of them
 SINGLE_THREAD_WORK = 500_000
 """Multiply-adds up to which a call runs on one thread, about 4 us; above, it pays to use workers that are awake."""
@@ -135,7 +135,7 @@ class _ThreadLocal(threading.local):
 
 
 _local = _ThreadLocal()
-_SINGLE_SYNC = np.zeros(sync_size(1), np.int64)
+SINGLE_SYNC = np.zeros(sync_size(1), np.int64)
 
 
 class thread_override:  # a class takes a quarter of the time of a generator
@@ -209,7 +209,7 @@ def _code_of(kernel, arguments):
             got = ", ".join(inspect.signature(kernel).parameters)
             raise TypeError(f"{kernel.__name__}: the parameters must end in thread_id, size and sync, got {got}")
         check_arrays(kernel, arguments)
-        code = _code[key] = _machine_code(kernel, (*arguments, 0, 1, _SINGLE_SYNC))
+        code = _code[key] = _machine_code(kernel, (*arguments, 0, 1, SINGLE_SYNC))
     return code
 
 
@@ -234,15 +234,15 @@ def _code_at(code_cache, kernel, arguments):
 
 def _run(kernel, work, arguments):
     if work <= SINGLE_THREAD_WORK or wanted_size() == 1:
-        kernel(*arguments, 0, 1, _SINGLE_SYNC)
+        kernel(*arguments, 0, 1, SINGLE_SYNC)
         return
     call = object()
     try:
         pool = _enter(call)
-        if pool is not None and (work > _WAKE_THRESHOLD or pool.is_awake(work)):
+        if pool is not None and (work > WAKE_THRESHOLD or pool.is_awake(work)):
             pool.run(kernel, work, arguments)
         else:
-            kernel(*arguments, 0, 1, _SINGLE_SYNC)
+            kernel(*arguments, 0, 1, SINGLE_SYNC)
     finally:
         _callers.discard(call)
 
@@ -256,9 +256,12 @@ def bound(kernel, work, like, *arguments, code_cache=None):
     own = Bound(arguments)
     code = _code_at(code_cache, kernel, (own, like))
     if work > SINGLE_THREAD_WORK:
-        return lambda last: _run(code, work, (own, last))
-    call = partial(code, own)
-    return lambda last: call(last, 0, 1, _SINGLE_SYNC)
+        found = lambda last: _run(code, work, (own, last))  # noqa: E731
+    else:
+        call = partial(code, own)
+        found = lambda last: call(last, 0, 1, SINGLE_SYNC)  # noqa: E731
+    found.call = kernel, own, like, work  # for `entries`
+    return found
 
 
 @after_fork_in_child

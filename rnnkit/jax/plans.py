@@ -1,0 +1,103 @@
+"""Plans: the programs of calls that compiled code finds by a key and runs; made on the first call of a problem."""
+
+from __future__ import annotations
+
+import os
+import threading
+from hashlib import blake2b
+from math import prod
+
+import numpy as np
+
+from rnnkit.jax.problem import Problem
+from rnnkit.network import engine
+from rnnkit_kernels.machine import thread_pool
+from rnnkit_kernels.programs import (
+    COUNT,
+    PAIRS,
+    PLACE_WORDS,
+    PLACES,
+    PLAN_WORDS,
+    USED,
+    replace_word,
+    set_word,
+)  # fmt: skip
+
+_MOST_PROGRAMS = (PLAN_WORDS - PAIRS) // 2  # of a plan: calls that run at once
+_MOST_PLANS = PLACES // 2  # places are not given back
+_KEPT_BYTES, _KEPT_PROGRAMS = 1 << 28, 256  # of all programs; above, those that were not used lately are dropped
+
+TABLE = np.zeros(PLACES * PLACE_WORDS, np.int64)
+"""The table of plans, which is never freed."""
+_lock = threading.RLock()  # a signal's handler may call, too
+_plans: dict[int, _Plan] = {}
+
+
+class _Plan:
+    """The words that compiled code reads, which are never freed, and the programs by their pair of these."""
+
+    def __init__(self) -> None:
+        self.words, self.programs = np.zeros(PLAN_WORDS, np.int64), {}
+
+    def add(self, program: object) -> None:
+        number = next(one for one in range(_MOST_PROGRAMS) if one not in self.programs)
+        pair = PAIRS + 2 * number
+        self.programs[number] = program
+        set_word(self.words, pair + 1, program.words.ctypes.data)
+        set_word(self.words, COUNT, max(self.words[COUNT], number + 1))
+
+    def drop(self) -> None:
+        """Drop the programs that do not run."""
+        for number, program in [*self.programs.items()]:
+            pair = PAIRS + 2 * number
+            if replace_word(self.words, pair, 0, 1):
+                if not program.is_helped:
+                    self.words[pair + 1] = 0
+                    del self.programs[number]
+                set_word(self.words, pair, 0)
+
+
+def key_of(text: str) -> int:
+    """Return the key of a problem's text, which is above 0."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "little") + 1
+
+
+def add(key: int, problem: Problem) -> bool:
+    """Make a program for a problem, if that is possible, and if it has not too many; returns whether it was made."""
+    module, call = engine.cpu_module("program"), problem.call
+    if call is None or not module.has_program(call):
+        return False
+    with _lock:
+        plan = _plans.get(key)
+        if len(_plans) >= _MOST_PLANS if plan is None else len(plan.programs) >= _MOST_PROGRAMS:
+            return False
+        _make_room()
+        shaped = problem.operands + problem.results
+        sizes = [prod(shape) * dtype.itemsize for shape, dtype in shaped]
+        buffers = {name: (number, size) for number, (name, size) in enumerate(zip(problem.names, sizes, strict=True), 1)}
+        threads = min(problem.threads or thread_pool.max_threads(), len(os.sched_getaffinity(0)))
+        program = module.Program(call, buffers, threads)
+        if plan is None:
+            plan = _plans[key] = _Plan()
+            plan.add(program)
+            place = key % PLACES
+            while TABLE[place * PLACE_WORDS]:
+                place = (place + 1) % PLACES
+            set_word(TABLE, place * PLACE_WORDS + 1, plan.words.ctypes.data)
+            set_word(TABLE, place * PLACE_WORDS, key)
+        else:
+            plan.add(program)
+    return True
+
+
+def _make_room() -> None:
+    """Drop programs that were not used since the last time, while there are too many."""
+    for key in [*_plans]:
+        programs = [one for plan in _plans.values() for one in plan.programs.values()]
+        if len(programs) < _KEPT_PROGRAMS and sum(one.nbytes for one in programs) < _KEPT_BYTES:
+            return
+        plan = _plans[key]
+        if not plan.words[USED]:
+            plan.drop()
+        plan.words[USED] = 0
+        _plans[key] = _plans.pop(key)  # to the end
