@@ -32,6 +32,7 @@ _PRINTING = {
     "calls": "call_suite",
     "derivatives": "derivative_suite",
     "episodes": "episode_suite",
+    "jax": "jax_suite",
     "masks": "mask_suite",
     "norms": "norm_suite",
     "subnormals": "subnormal_suite",

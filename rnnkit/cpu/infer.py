@@ -28,12 +28,13 @@ from rnnkit_kernels.operands import ForwardArrays
 _OUTPUTS = 3  # layer outputs in memory at once: the input of a group of two layers, and their outputs
 
 
-def stepwise_calls(desc: RNNDescriptor, steps: Steps) -> PreparedStepwiseCall | None:
-    """Return the runner of stepwise calls with flat weights; None if these steps do not run stepwise."""
+def stepwise_calls(desc: RNNDescriptor, steps: Steps, in_place: bool | None = None) -> PreparedStepwiseCall | None:
+    """Return the runner of stepwise calls with flat weights; None if these steps do not run stepwise. `in_place` is by
+    default as `reads_in_place` says."""
     if not is_stepwise(desc, steps):
         return None
     size = steps.seq_len, steps.batch_size
-    return _stack_of(desc, reads_in_place(desc, *size)).sequences(*size)
+    return _stack_of(desc, reads_in_place(desc, *size) if in_place is None else in_place).sequences(*size)
 
 
 @lru_cache(DESCRIPTORS)  # a fast path for calls without options

@@ -16,6 +16,7 @@ from rnnkit.call.workspace import Workspace, workspace_layout
 from rnnkit.cpu.backward import prepare_backward
 from rnnkit.cpu.engine import prepare_forward
 from rnnkit.cpu.infer import PackedNetwork, stepwise_calls
+from rnnkit.cpu.layer import layers_of, prepare_packing
 from rnnkit.cpu.route import is_stepwise_in_modules, reads_in_place, route
 from rnnkit.cpu.rows import StepRows
 from rnnkit.descriptor.descriptor import RNNDescriptor
@@ -32,9 +33,10 @@ _INFERENCE_BYTES = 1 << 23  # largest outputs of the layers of an inference: the
 
 
 class Call(NamedTuple):
-    """What a program does: `kind` is infer, forward or backward.
+    """What a program does: `kind` is infer, forward, backward or pack.
 
     forward also writes `kept`, what `kept.store` would; backward reads it. Its gradients dw, dx, dhx and dcx are new.
+    pack writes the `packed` weights, which an infer with `packed` reads.
     """
 
     kind: str
@@ -43,6 +45,7 @@ class Call(NamedTuple):
     batch_size: int
     lengths: bool  # whether sequences have lengths, int32
     resets: bool  # whether they have resets to zeros
+    packed: bool = False
 
 
 def has_program(call: Call) -> bool:
@@ -53,6 +56,11 @@ def has_program(call: Call) -> bool:
     return is_plain and count > 0 and (call.kind != "infer" or nbytes <= _INFERENCE_BYTES)
 
 
+def packed_nbytes(desc: RNNDescriptor) -> int:
+    """Return the bytes of the packed weights, which depend on the width of this machine's vectors."""
+    return int(layers_of(desc)[-1].offsets[-1]) * desc.np_dtype.itemsize
+
+
 class Program:
     """The program of a call, on at most `threads` threads, and all that it refers to.
 
@@ -60,8 +68,8 @@ class Program:
     ----------
     call : Call
     buffers : mapping of str to (int, int)
-        The number and the bytes of each buffer, by name: w, x, hx and cx (may be missing), lengths, resets; the results
-        y, hy, cy and kept, or dy, dhy, dcy and kept, and the gradients dw, dx, dhx and dcx.
+        The number and the bytes of each buffer, by name: w, x, hx and cx (may be missing), lengths, resets, packed; the
+        results y, hy, cy and kept, or dy, dhy, dcy and kept, and the gradients dw, dx, dhx and dcx.
     threads : int
         Helpers may be one fewer.
 
@@ -85,7 +93,8 @@ class Program:
         self._marks = marks.reshape(-1)
         if self._rows.padded:
             self._rows.relist(call.seq_len, self._lengths, self._resets)
-        {"infer": self._infer, "forward": self._forward, "backward": self._backward}[call.kind]()
+        parts = {"infer": self._infer, "forward": self._forward, "backward": self._backward, "pack": self._pack}
+        parts[call.kind]()
         self._sync = np.zeros(sync_size(threads), np.int64)
         self._helpers = np.zeros((threads - 1, programs.HELPER_WORDS), np.int64)
         self._helpers[:, programs.LAST + 1 : programs.LAST + 3] = self._sync.ctypes.data, self._sync.size
@@ -161,14 +170,12 @@ class Program:
         if is_stepwise_in_modules(self._call.desc, self._rows):
             self._infer_stepwise()
             return
-        kind, desc, seq_len, batch_size, *_ = self._call
-        in_place, no_w = reads_in_place(desc, seq_len, batch_size), np.zeros(num_weights(desc), desc.np_dtype)
-        network = PackedNetwork(desc, no_w, in_place=in_place)
+        desc, no_w = self._call.desc, np.zeros(num_weights(self._call.desc), self._call.desc.np_dtype)
+        network = PackedNetwork(desc, no_w, in_place=self._reads_in_place())
         kept = network.kept(self._rows, self._threads)
         self.nbytes = network.nbytes
         self._list_rows()
-        for pack in network.packing():
-            self._run(pack, self._array("w"))
+        self._pack_or_point(network.packing(), kept.calls, network.weights)
         for call in kept.calls:
             if isinstance(call, partial):
                 call(None)  # writes the zeros that states are reset to
@@ -176,14 +183,32 @@ class Program:
         y = self._rows.after(kept.hidden)
         self._copy(self._place("y"), self._place(y), y.nbytes)
 
+    def _reads_in_place(self) -> bool:
+        return not self._call.packed and reads_in_place(self._call.desc, self._call.seq_len, self._call.batch_size)
+
+    def _pack_or_point(self, packing: Sequence[Any], calls: Sequence[Any], packed: np.ndarray) -> None:
+        """Pack the weights that calls read, or let them read those that were packed before."""
+        if self._call.packed:
+            self._point(calls, packed, "packed")
+            return
+        for pack in packing:
+            self._run(pack, self._array("w"))
+
+    def _pack(self) -> None:
+        desc = self._call.desc
+        packed = np.empty(packed_nbytes(desc) // desc.np_dtype.itemsize, desc.np_dtype).view()
+        self.nbytes, packing = 0, prepare_packing(packed, layers_of(desc))
+        self._point(packing, packed, "packed")
+        for pack in packing:
+            self._run(pack, self._array("w"))
+
     def _infer_stepwise(self) -> None:
         desc, (_, _, seq_len, batch_size, *_) = self._call.desc, self._call
-        runner = stepwise_calls(desc, self._rows)
+        runner = stepwise_calls(desc, self._rows, self._reads_in_place())
         scratch, hy, cy, sizes = runner.prepared()
         self.nbytes = scratch.nbytes + hy.nbytes + cy.nbytes
         self._list_rows(in_steps=False)
-        for pack in scratch.packing:
-            self._run(pack, self._array("w"))
+        self._pack_or_point(scratch.packing, [scratch.call], scratch.packed)
         layers, states = desc.num_layers, []
         for name, final in zip(self._states(desc), (hy, cy), strict=True):
             own = np.zeros(final.shape if final.size == 0 else (layers, *final.shape[1:]), final.dtype)
@@ -214,7 +239,7 @@ class Program:
 
     def _workspace(self) -> tuple[Workspace, np.ndarray]:
         """Return a workspace, and the memory of its arrays, which stand for those of `kept`."""
-        _, desc, seq_len, batch_size, _, resets = self._call
+        _, desc, seq_len, batch_size, _, resets, _ = self._call
         options = options_of("forward", desc, seq_len, batch_size)
         workspace = Workspace(desc, {"x": np.empty(0, desc.np_dtype)}, options, Memory())
         layout = workspace_layout(desc, seq_len, batch_size, resets=resets)
@@ -222,14 +247,16 @@ class Program:
         workspace.allocate(layout)
         return workspace, memory
 
-    def _point_to_kept(self, calls: Sequence[Any], memory: np.ndarray) -> None:
-        """Let the arrays of these calls that lie in this memory be those of `kept`."""
-        first = memory.ctypes.data
+    def _point(self, calls: Sequence[Any], memory: np.ndarray, name: str) -> None:
+        """Let the arrays of these calls that lie in this memory lie in the buffer. They are views: an array that owns its
+        memory would free another."""
+        first, calls = memory.ctypes.data, (call for call in calls if not isinstance(call, partial))
         found = {id(array): array for call in calls for array in _arrays_in(call.call[1])}
         for array in found.values():
             offset = array.ctypes.data - first
             if array.size and 0 <= offset < memory.nbytes:
-                self._add(programs.POINT, id(array) + DATA_OF_OBJECT, *self._place("kept", offset))
+                assert not array.flags.owndata
+                self._add(programs.POINT, id(array) + DATA_OF_OBJECT, *self._place(name, offset))
 
     def _forward(self) -> None:
         desc, (workspace, memory) = self._call.desc, self._workspace()
@@ -238,7 +265,7 @@ class Program:
         self.nbytes = workspace.memory.nbytes - memory.nbytes
         self._list_rows()
         calls = [call for _, some in prepared.groups for call in some if not isinstance(call, partial)]
-        self._point_to_kept([*calls, *prepared.clearing], memory)
+        self._point([*calls, *prepared.clearing], memory, "kept")
         hidden, first = prepared.arrays[f"hidden_l{desc.num_layers - 1}"], memory.ctypes.data
         for name, array in prepared.arrays.items() if self._call.resets else ():
             if name.startswith(("hidden", "cell")):  # what states are reset to
@@ -258,7 +285,7 @@ class Program:
         self.nbytes = arena.nbytes
         self._list_rows()
         calls = [call for group in gradient.groups for call in group.calls]
-        self._point_to_kept(calls, memory)
+        self._point(calls, memory, "kept")
         for name in ("dw", "dx") if self._rows.padded else ():
             self._add(programs.CLEAR, *self._place(name), self._buffers[name][1])
         states = [("dhx", "dhy"), ("dcx", "dcy")][: 1 + desc.has_cell_state]

@@ -47,6 +47,7 @@ class Scratch(NamedTuple):
     numbers: np.ndarray  # of the rows of `gates`
     gates: np.ndarray
     nbytes: int  # of gates, packed weights and scratch in total
+    packed: Any  # weights, as the kernel takes them
     packing: Sequence[Callable[[np.ndarray], None]]  # pack the flat weights of a call
     call: Callable[[tuple[np.ndarray, ...]], None]
 
@@ -92,7 +93,7 @@ class Stack:
         threads, packed, nbytes = threads_of_step(rows, self._layers, dtype.itemsize), self.weights, gates.nbytes
         packing: Sequence[Callable[[np.ndarray], None]] = ()
         if packed is None:
-            packed = take("packed", (self._words,), dtype)
+            packed = take("packed", (self._words,), dtype).view()  # a program may give it other memory
             nbytes += packed.nbytes
             packing = () if self._in_place else prepare_packing(packed, self._layers)
         if self._form is not None:  # scratch is allocated for this many threads: no more may join
@@ -104,7 +105,7 @@ class Stack:
         like = *(none,) * 6, gates, numbers, _ALL_STEPS, NO_MARKS, none, (0,) * 4
         arguments = like, self._fixed, packed, self._zeros, panel_grain, threads
         call = thread_pool.bound(run_stack, work, *arguments, code_cache=layer.code_cache)
-        return Scratch(numbers, gates, nbytes, packing, call)
+        return Scratch(numbers, gates, nbytes, packed, packing, call)
 
     def with_scratch(self, rows: int, threads: int, take: Callable[..., np.ndarray]) -> Any:
         """Return the packed weights as kernels take them, with scratch for the rows that a thread takes at a time."""

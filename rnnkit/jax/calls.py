@@ -34,7 +34,7 @@ class _Plain(NamedTuple):
 def _plain(static: Static, seq_len: int, batch_size: int, threads: int) -> _Plain | None:
     """Return the prepared calls; None if the call has options, or states of its own."""
     desc = static.running
-    if desc.learned_initial_state or static.first_row or not {*static.names} <= {"w", "x", "hx", "cx", "seed"}:
+    if desc.learned_initial_state or static.first_row or not {*static.names} <= {"w", "x", "hx", "cx", "seed", "packed"}:
         return None
     prepared, size = engine.cpu_module("prepared"), (desc, seq_len, batch_size)
     training = prepared.PreparedCalls(*size, threads) if prepared.is_prepared(*size) else None
@@ -88,12 +88,12 @@ def _backward(static: Static, operands: Sequence[np.ndarray], results: Sequence[
     w, x = given["w"], given["x"]
     prepared = _plain_of(static, x).training
     if prepared is not None:
-        dw, of_x, dhx, dcx = results
+        (dw, dx, dhx, dcx), wants_dx = results, "x" in static.wanted
         call = prepared.take(prepared.seq_len)
         call.mark_overwritten()
         call.ws_memory.view(np.uint8)[...] = kept
         dhx[...], dcx[...] = dhy, dcy
-        of_x[...] = call.backward(prepared.seq_len, w, x, dy, dhx, dcx if dcx.size else 0, dw, True, True)
+        dx[...] = call.backward(prepared.seq_len, w, x, dy, dhx, dcx if dcx.size else 0, dw, wants_dx, True)
         prepared.shelf.give_back(call)
         return
     options = options_of("backward", desc, *x.shape[:2], first_row=static.first_row, **_options(static, given))
@@ -129,4 +129,8 @@ def _copy(targets: Sequence[np.ndarray], *arrays: Any) -> None:
             target[...] = one
 
 
-_RUN = {"infer": _infer, "forward": _forward, "backward": _backward}
+def _pack(static: Static, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
+    """Do nothing: `infer` here reads the weights themselves."""
+
+
+_RUN = {"infer": _infer, "forward": _forward, "backward": _backward, "pack": _pack}

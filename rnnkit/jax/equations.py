@@ -30,6 +30,11 @@ def infer(*operands: Any, static: Static) -> list[Any]:
     return [found.y, found.hy, cy]
 
 
+def pack(w: Any, *, static: Static) -> list[Any]:
+    """Return something of the size of the packed weights, which nothing here reads."""
+    return [jnp.zeros(*one) for one in Problem("pack", static, 1, 1).results]
+
+
 def forward(*operands: Any, static: Static) -> list[Any]:
     """Return the same, and nothing that `backward` would read."""
     problem = Problem("forward", static, *static.named(operands)["x"].shape[:2])
@@ -37,10 +42,10 @@ def forward(*operands: Any, static: Static) -> list[Any]:
 
 
 def backward(dy: Any, dhy: Any, dcy: Any, kept: Any, *operands: Any, static: Static) -> list[Any]:
-    """Return the gradients of w, x, hx and cx; zeros for states that are not given."""
+    """Return the gradients of w, x, hx and cx; zeros for states that are not given, nothing for what is not wanted."""
     del kept
     given = static.named(operands)
-    names = [name for name in DIFFERENTIABLE if name in given]
+    names = [name for name in DIFFERENTIABLE if name in given and name in (*static.wanted, "hx", "cx")]
     _, pull = jax.vjp(lambda *some: infer(*_with(static, operands, names, some), static=static), *map(given.get, names))
     found = dict(zip(names, pull([dy, dhy, dcy]), strict=True))
     problem = Problem("backward", static, *given["x"].shape[:2])

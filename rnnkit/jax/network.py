@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -14,7 +15,8 @@ from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.descriptor.weights import check_names, num_weights
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 from rnnkit.jax import primitives
-from rnnkit.jax.problem import OPERANDS, Static
+from rnnkit.jax.problem import OPERANDS, Problem, Static
+from rnnkit.jax.xla import is_from_outside
 from rnnkit.network.base import BaseNetwork
 from rnnkit.network.engine import Infer
 
@@ -117,7 +119,13 @@ def rnn(
     checks.initial("rnn", initial, resets)
     first_row = checks.first_row("rnn", first_row, rows)
     names = tuple(name for name in OPERANDS if name in given)
-    y, hy, cy = primitives.infer.bind(*map(given.get, names), static=Static(desc, names, initial, first_row, _ENGINE))
+    static = Static(desc, names, initial, first_row, _ENGINE)
+    packing = Problem("infer", static, steps, rows).packing if _ENGINE and is_from_outside(w, x) else None
+    if packing is not None:
+        with nullcontext() if isinstance(w, jax.core.Tracer) else jax.ensure_compile_time_eval():
+            [given["packed"]] = primitives.pack.bind(w, static=packing)  # XLA moves it out of a loop
+        names, static = (*names, "packed"), static._replace(names=(*names, "packed"), vector_bytes=packing.vector_bytes)
+    y, hy, cy = primitives.infer.bind(*map(given.get, names), static=static)
     if not desc.has_cell_state:
         return Infer(y, hy, None)
     return Infer(y, hy, tuple(jnp.split(cy, len(desc.states), -1)) if len(desc.states) > 1 else cy)

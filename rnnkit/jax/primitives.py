@@ -19,7 +19,7 @@ from jax.interpreters import ad, batching
 
 from rnnkit.jax import equations
 from rnnkit.jax.equations import DIFFERENTIABLE
-from rnnkit.jax.problem import Problem, Static
+from rnnkit.jax.problem import WANTED, Problem, Static
 from rnnkit.jax.xla import primitive
 
 _BATCH_AXES = {"x": 1, "hx": 1, "cx": 1, "lengths": 0, "mask": 1, "resets": 1}
@@ -32,7 +32,8 @@ def _problem(kind: str, first: int) -> Callable[..., Problem]:
     def problem_of(operands: Sequence[Any], parameters: dict[str, Any]) -> Problem:
         static = parameters["static"]
         start = len(parameters["given"]) + 1 if "given" in parameters else first
-        return Problem(kind, static, *static.named(operands[start:])["x"].shape[:2])
+        x = static.named(operands[start:]).get("x")
+        return Problem(kind, static, *((1, 1) if x is None else x.shape[:2]))
 
     return problem_of
 
@@ -40,6 +41,7 @@ def _problem(kind: str, first: int) -> Callable[..., Problem]:
 infer = primitive("infer", _problem("infer", 0), equations.infer)
 forward = primitive("forward", _problem("forward", 0), equations.forward)
 backward = primitive("backward", _problem("backward", _RESULTS_OF_BACKWARD), equations.backward)
+pack = primitive("pack", _problem("pack", 0), equations.pack)
 linear = primitive("linear", _problem("infer", 0), equations.linear, is_engine=False)
 
 
@@ -47,8 +49,14 @@ def _is_zero(tangent: Any) -> bool:
     return type(tangent) is ad.Zero or tangent.dtype == jax.dtypes.float0
 
 
+def _without_packed(operands: Sequence[Any], static: Static) -> Sequence[Any]:
+    """Return the operands without the packed weights, which stand last."""
+    return operands[: len(static.unpacked.names)]
+
+
 def _jvp(keeps: bool, primals: Sequence[Any], tangents: Sequence[Any], *, static: Static) -> Any:
     """The derivative of infer, or of forward (`keeps`)."""
+    primals, tangents, static = _without_packed(primals, static), _without_packed(tangents, static), static.unpacked
     of_operands = static.named(tangents)
     given = tuple(name for name in DIFFERENTIABLE if name in of_operands and not _is_zero(of_operands[name]))
     *results, kept = forward.bind(*primals, static=static)
@@ -58,6 +66,13 @@ def _jvp(keeps: bool, primals: Sequence[Any], tangents: Sequence[Any], *, static
     return [*results, kept], [*found, np.zeros(kept.shape, jax.dtypes.float0)]
 
 
+def _jvp_of_pack(primals: Sequence[Any], tangents: Sequence[Any], *, static: Static) -> Any:
+    """Packed weights are another form of those that are differentiated."""
+    found = pack.bind(*primals, static=static)
+    return found, [np.zeros(one.shape, jax.dtypes.float0) for one in found]
+
+
+ad.primitive_jvps[pack] = _jvp_of_pack
 ad.primitive_jvps[infer], ad.primitive_jvps[forward] = partial(_jvp, False), partial(_jvp, True)
 
 
@@ -81,6 +96,7 @@ ad.primitive_jvps[linear] = partial(_jvp_of_equations, linear, equations.linear)
 
 def _transpose(cotangents: Sequence[Any], *arrays: Any, static: Static, given: tuple[str, ...]) -> list[Any]:
     kept_and_operands = arrays[len(given) :]
+    static = static._replace(wanted=tuple(name for name in WANTED if name in given))
     found = backward.bind(*map(ad.instantiate_zeros, cotangents), *kept_and_operands, static=static)
     named = dict(zip(DIFFERENTIABLE, found, strict=True))
     return [*map(named.get, given), *[None] * len(kept_and_operands)]
@@ -109,6 +125,9 @@ def _one_by_one(primitive: Any, arrays: Sequence[Any], dims: Sequence[Any], **pa
 def _batched_infer(arrays: Sequence[Any], dims: Sequence[Any], *, static: Static) -> Any:
     """Fold the new axis into the batch, unless each member has weights or random numbers of its own."""
     of_operands = static.named(dims)
+    if "packed" in of_operands and (of_operands["w"] is not None or of_operands["packed"] is not None):
+        arrays, dims, static = _without_packed(arrays, static), _without_packed(dims, static), static.unpacked
+        of_operands = static.named(dims)
     if of_operands["w"] is not None or static.running.draws:
         return _one_by_one(infer, arrays, dims, static=static)
     size, given = _size(arrays, dims), static.named(arrays)
@@ -128,5 +147,5 @@ def _folded(array: Any, dim: Any, size: int, axis: int) -> Any:
 
 
 batching.primitive_batchers[infer] = _batched_infer
-for _one in forward, backward, linear:
+for _one in forward, backward, linear, pack:
     batching.primitive_batchers[_one] = partial(_one_by_one, _one)

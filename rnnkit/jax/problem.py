@@ -12,11 +12,19 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.texts import descriptor_of_text, descriptor_text
 from rnnkit.descriptor.weights import num_weights
 from rnnkit.network import engine
+from rnnkit_kernels.machine.registers import VECTOR_BYTES
 
 _CURE = "call rnnkit.jax.rnn with a network of {cell} first"
 OPTIONS = "lengths", "mask", "resets", "seed"
 OPERANDS = "w", "x", "hx", "cx", *OPTIONS
-"""Operands of a call, in order; x has the side inputs as its last columns, cx all states other than h."""
+"""Operands of a call, in order; x has the side inputs as its last columns, cx all states other than h. Those of infer
+may end in the `packed` weights."""
+
+WANTED = "w", "x"
+"""Operands whose gradients `backward` leaves out if nobody wants them."""
+
+_SIZES = 3  # fields of a problem after its static facts
+_ROWS_PACKED = 128  # rows of a call up to which it takes a tenth longer, or more, if it also packs the weights
 
 Shaped = tuple[tuple[int, ...], np.dtype]
 
@@ -29,11 +37,18 @@ class Static(NamedTuple):
     initial: str = "zeros"
     first_row: int = 0
     engine: bool = True  # else the call runs on JAX's operations, also on a CPU
+    vector_bytes: int = 0  # of the machine whose programs read the `packed` weights; others read w
+    wanted: tuple[str, ...] = WANTED  # of these gradients, by backward
 
     @property
     def running(self) -> RNNDescriptor:
         """The descriptor of the call: without a seed that of inference, which draws nothing."""
         return self.desc if "seed" in self.names else self.desc.evaluating
+
+    @property
+    def unpacked(self) -> Static:
+        """These facts without packed weights."""
+        return self._replace(names=tuple(name for name in self.names if name != "packed"), vector_bytes=0)
 
     def named(self, operands: Any) -> dict[str, Any]:
         """Return the operands by name."""
@@ -41,7 +56,7 @@ class Static(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A call on batches of one size: of `kind` infer, forward or backward."""
+    """A call on batches of one size: of `kind` infer, forward, backward or pack."""
 
     kind: str
     static: Static
@@ -58,9 +73,10 @@ class Problem(NamedTuple):
     def names(self) -> list[str]:
         """Names of the operands and the results; of gradients with a d before the name."""
         own = [*self.static.names]
-        if self.kind == "backward":
-            return ["dy", "dhy", "dcy", "kept", *own, "dw", "dx", "dhx", "dcx"]
-        return [*own, "y", "hy", "cy", *(["kept"] if self.kind == "forward" else [])]
+        return {
+            "pack": [*own, "packed"], "infer": [*own, "y", "hy", "cy"], "forward": [*own, "y", "hy", "cy", "kept"],
+            "backward": ["dy", "dhy", "dcy", "kept", *own, "dw", "dx", "dhx", "dcx"],
+        }[self.kind]  # fmt: skip
 
     @property
     def call(self) -> Any:
@@ -68,7 +84,9 @@ class Problem(NamedTuple):
         static, program = self.static, engine.cpu_module("program")
         if "mask" in static.names or static.initial != "zeros":
             return None
-        given = ("lengths" in static.names), ("resets" in static.names)
+        if self.kind == "pack" and static.vector_bytes != VECTOR_BYTES:
+            return None
+        given = ("lengths" in static.names), ("resets" in static.names), static.vector_bytes == VECTOR_BYTES
         return program.Call(self.kind, static.running, self.seq_len, self.batch_size, *given)
 
     @property
@@ -82,8 +100,22 @@ class Problem(NamedTuple):
     @property
     def results(self) -> list[Shaped]:
         """Shapes and dtypes of the results."""
-        names = {"infer": ("y", "hx", "cx"), "forward": ("y", "hx", "cx", "kept"), "backward": ("w", "x", "hx", "cx")}
-        return [self.shaped(name) for name in names[self.kind]]
+        names = {
+            "infer": ("y", "hx", "cx"), "forward": ("y", "hx", "cx", "kept"), "backward": ("w", "x", "hx", "cx"),
+            "pack": ("packed",),
+        }  # fmt: skip
+        unwanted = set(WANTED).difference(self.static.wanted) if self.kind == "backward" else ()
+        empty = (0,), self.static.running.np_dtype
+        return [empty if name in unwanted else self.shaped(name) for name in names[self.kind]]
+
+    @property
+    def packing(self) -> Static | None:
+        """Return the static facts of a `pack` for this infer, of few steps, if programs do both."""
+        call = self.call
+        is_short = self.seq_len * self.batch_size <= _ROWS_PACKED
+        if not is_short or call is None or not engine.cpu_module("program").has_program(call):
+            return None
+        return Static(self.static.running, ("w",), vector_bytes=VECTOR_BYTES)
 
     def shaped(self, name: str) -> Shaped:
         """Return the shape and dtype of an array; gradients have those of what they belong to."""
@@ -92,6 +124,8 @@ class Problem(NamedTuple):
         if name == "kept":
             nbytes = engine.cpu_module("kept").kept_nbytes(desc, steps, rows, "resets" in names)
             return (nbytes,), np.dtype(np.uint8)
+        if name == "packed":
+            return (engine.cpu_module("program").packed_nbytes(desc) // dtype.itemsize,), dtype
         return {
             "w": ((num_weights(desc),), dtype),
             "x": ((steps, rows, desc.row_size), dtype),
@@ -120,5 +154,7 @@ def problem_of(text: str) -> Problem:
     ValueError
         The cell is not known in this process.
     """
-    kind, desc, names, *rest, seq_len, batch_size, threads = json.loads(text)
-    return Problem(kind, Static(descriptor_of_text(desc, _CURE), tuple(names), *rest), seq_len, batch_size, threads)
+    kind, desc, names, *rest = json.loads(text)
+    *static, wanted = rest[:-_SIZES]
+    desc = descriptor_of_text(desc, _CURE)
+    return Problem(kind, Static(desc, tuple(names), *static, tuple(wanted)), *rest[-_SIZES:])

@@ -214,13 +214,22 @@ def primitive(
             return by_operations(ctx, *operands, **parameters)
         size = thread_pool.wanted_size()
         threads = 0 if size == numba.config.NUMBA_NUM_THREADS else size
-        text = problem(ctx.avals_in, parameters)._replace(threads=threads).text
-        return jax.ffi.ffi_lowering(_TARGET)(ctx, *operands, key=np.int64(plans.key_of(text)), problem=text)
+        own = problem(ctx.avals_in, parameters)._replace(threads=threads)
+        return jax.ffi.ffi_lowering(_TARGET)(ctx, *operands, key=np.int64(plans.key_of(own.text)), problem=own.text)
 
     mlir.register_lowering(made, by_operations)
     if is_engine:
         mlir.register_lowering(made, lower, platform="cpu")
     return made
+
+
+def is_from_outside(value: Any, of_call: Any) -> bool:
+    """Return whether a value is not computed where a call is traced that has an operand `of_call`: it is known, or from
+    around the function that is traced, as the weights are in the body of a loop over steps."""
+    if not isinstance(of_call, jax.core.Tracer):
+        return False
+    trace = getattr(of_call, "_trace", None)
+    return not isinstance(value, jax.core.Tracer) or getattr(value, "_trace", trace) is not trace
 
 
 @lru_cache(256)
