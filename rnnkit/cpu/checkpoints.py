@@ -18,11 +18,11 @@ from rnnkit.common.lazy import lazy
 from rnnkit.cpu.backward import (
     CheckpointedLayers,
     PreparedBackward,
-    no_arrays,
-    prepare_adding,
     backward_arrays,
     begin,
     finish_states,
+    no_arrays,
+    prepare_adding,
     reset_gradients,
 )
 from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack

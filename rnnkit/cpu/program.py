@@ -248,8 +248,8 @@ class Program:
         return workspace, memory
 
     def _point(self, calls: Sequence[Any], memory: np.ndarray, name: str) -> None:
-        """Let the arrays of these calls that lie in this memory lie in the buffer. They are views: an array that owns its
-        memory would free another."""
+        """Let the arrays of these calls that lie in this memory lie in the buffer. They are views: an array that owns
+        memory would free the buffer's."""
         first, calls = memory.ctypes.data, (call for call in calls if not isinstance(call, partial))
         found = {id(array): array for call in calls for array in _arrays_in(call.call[1])}
         for array in found.values():

@@ -1,10 +1,10 @@
-"""What a call does, on NumPy arrays: its operands, and the results that it writes."""
+"""What a call does that no program runs, on NumPy arrays: its operands, and the results that it writes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,35 +23,24 @@ def run(problem: Problem, arrays: Sequence[np.ndarray]) -> None:
         _RUN[problem.kind](problem.static, arrays[:count], arrays[count:])
 
 
-class _Plain(NamedTuple):
-    """Calls without options on batches of one size, prepared."""
-
-    training: Any  # `PreparedCalls`; None for sizes that run with a workspace
-    inference: Any  # `PreparedInference`
-
-
 @lru_cache(256)
-def _plain(static: Static, seq_len: int, batch_size: int, threads: int) -> _Plain | None:
-    """Return the prepared calls; None if the call has options, or states of its own."""
+def _prepared(static: Static, seq_len: int, batch_size: int, threads: int) -> Any:
+    """Return the `PreparedCalls` of calls without options; None if the call has some, or states of its own, or if it is
+    large."""
     desc = static.running
-    if desc.learned_initial_state or static.first_row or not {*static.names} <= {"w", "x", "hx", "cx", "seed", "packed"}:
+    if desc.learned_initial_state or static.first_row or not {*static.names} <= {"w", "x", "hx", "cx", "seed"}:
         return None
     prepared, size = engine.cpu_module("prepared"), (desc, seq_len, batch_size)
-    training = prepared.PreparedCalls(*size, threads) if prepared.is_prepared(*size) else None
-    return _Plain(training, None if desc.draws else prepared.PreparedInference(*size))
+    return prepared.PreparedCalls(*size, threads) if prepared.is_prepared(*size) else None
 
 
-def _plain_of(static: Static, x: np.ndarray) -> _Plain:
-    return _plain(static, *x.shape[:2], thread_pool.wanted_size()) or _Plain(None, None)
+def _prepared_of(static: Static, x: np.ndarray) -> Any:
+    return _prepared(static, *x.shape[:2], thread_pool.wanted_size())
 
 
 def _infer(static: Static, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
     given = static.named(operands)
-    prepared = _plain_of(static, given["x"]).inference
-    if prepared is not None:
-        y, hy, cy = prepared.run(given["w"], given["x"], given.get("hx"), given.get("cx"))
-        _copy(results, y, hy, cy)
-    elif static.running.draws:
+    if static.running.draws:
         _write(static, results, *_forward_of(static, given)[:3])
     else:
         options = _options(static, given) | _sides(static, given)
@@ -60,7 +49,7 @@ def _infer(static: Static, operands: Sequence[np.ndarray], results: Sequence[np.
 
 def _forward(static: Static, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
     (*results, kept), given = results, static.named(operands)
-    prepared = _plain_of(static, given["x"]).training
+    prepared = _prepared_of(static, given["x"])
     if prepared is None:
         y, hy, cy, workspace = _forward_of(static, given)
         engine.cpu_module("kept").store(workspace, "resets" in static.names, kept)
@@ -86,7 +75,7 @@ def _backward(static: Static, operands: Sequence[np.ndarray], results: Sequence[
     dy, dhy, dcy, kept, *own = operands
     given, desc = static.named(own), static.running
     w, x = given["w"], given["x"]
-    prepared = _plain_of(static, x).training
+    prepared = _prepared_of(static, x)
     if prepared is not None:
         (dw, dx, dhx, dcx), wants_dx = results, "x" in static.wanted
         call = prepared.take(prepared.seq_len)

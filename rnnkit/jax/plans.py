@@ -72,9 +72,8 @@ def add(key: int, problem: Problem) -> bool:
         if len(_plans) >= _MOST_PLANS if plan is None else len(plan.programs) >= _MOST_PROGRAMS:
             return False
         _make_room()
-        shaped = problem.operands + problem.results
-        sizes = [prod(shape) * dtype.itemsize for shape, dtype in shaped]
-        buffers = {name: (number, size) for number, (name, size) in enumerate(zip(problem.names, sizes, strict=True), 1)}
+        each = zip(problem.names, problem.operands + problem.results, strict=True)
+        buffers = {name: (n, prod(shape) * dtype.itemsize) for n, (name, (shape, dtype)) in enumerate(each, 1)}
         threads = min(problem.threads or thread_pool.max_threads(), len(os.sched_getaffinity(0)))
         program = module.Program(call, buffers, threads)
         if plan is None:

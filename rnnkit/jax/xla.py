@@ -132,7 +132,8 @@ def _call_helpers(words, program, task, scratch):
         helper = words_at(program[HELPERS] + 8 * HELPER_WORDS * number, HELPER_WORDS)
         if exchange(helper, BUSY, 0, 1):
             helper[KNOWN], helper[LAST] = sync[NUMBER], sync[NUMBER] + program[SHARED]
-            scratch[0], scratch[1], scratch[2], scratch[3], scratch[4] = 40, 0, words[_CONTEXT], task, address_of(helper)
+            scratch[0], scratch[1], scratch[2] = 40, 0, words[_CONTEXT]  # size, no extension, then the arguments
+            scratch[3], scratch[4] = task, address_of(helper)
             error = call_c(api[_SCHEDULE], address_of(scratch), 0)
             if error != 0:  # there is no pool
                 store(helper, BUSY, 0)
