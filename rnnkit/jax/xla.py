@@ -53,7 +53,8 @@ from rnnkit_kernels.programs import (
 # Words of a call frame: extension, the API, the context, and count and array of operands, results and attributes.
 _EXTENSION, _API, _CONTEXT, _OPERANDS, _RESULTS, _ATTRIBUTES = 1, 2, 3, (7, 9), (12, 14), (17, 20)
 _FRAME, _DATA = 22, 3  # words of a frame; the word of a buffer that has its address
-_ERROR_CREATE, _ERROR_DESTROY, _SCHEDULE = 6, 8, 17  # words of the API that have the addresses of functions
+# Words of the API that have the addresses of functions: all from JAX 0.5.3 on, although its API says it is shorter.
+_ERROR_CREATE, _ERROR_DESTROY, _SCHEDULE = 6, 8, 17
 _INVALID_ARGUMENT = 3
 _TARGET, _SYMBOL = "rnnkit", "rnnkit_door"
 _PYTHON, _HELP, _TABLE = range(3)  # words of the door: addresses of `_run_in_python`, `help_program`, `plans.TABLE`
@@ -126,8 +127,6 @@ def _list_buffers(words, buffers):
 def _call_helpers(words, program, task, scratch):
     """Let threads of XLA's pool take part in the kernel calls of a program that share their work."""
     api, sync = words_at(words[_API], _SCHEDULE + 1), words_at(program[SYNC], program[SYNC_SIZE])
-    if api[0] <= _SCHEDULE * 8:
-        return
     for number in range(program[THREADS] - 1):
         helper = words_at(program[HELPERS] + 8 * HELPER_WORDS * number, HELPER_WORDS)
         if exchange(helper, BUSY, 0, 1):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from combinations import nightly, weekly
-from jax_calls import DRAWING, LENGTHS, NETWORKS, OPTIONS, Case, N, T, assert_close, assert_same
+from jax_calls import DRAWING, LENGTHS, NETWORKS, OPTIONS, Case, N, T, assert_close, assert_same, narrowed
 from messages import says
 
 import rnnkit
@@ -195,7 +195,7 @@ def test_sizes_must_be_known():
 def test_float64_that_jax_narrows_is_refused():
     """The engine would read twice the memory."""
     case = Case("gru", "float64")
-    with jax.enable_x64(False), pytest.raises(TypeError, match=says("rnn: w", "float64", "float32", "jax_enable_x64")):
+    with narrowed(), pytest.raises(TypeError, match=says("rnn: w", "float64", "float32", "jax_enable_x64")):
         case.run(case.w, *case.arrays)
 
 

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax
+import jax.export  # jax.export is missing without in old versions
 import jax.numpy as jnp
 import numpy as np
 from problems import Problem
@@ -116,3 +117,8 @@ def assert_close(found, expected, tolerance=1e-10):
         one, other = np.asarray(one), np.asarray(other)
         assert one.shape == other.shape
         assert np.abs(one - other).max(initial=0) <= tolerance * max(1, np.abs(other).max(initial=0))
+
+
+def narrowed():
+    """Return a context in which JAX has no float64."""
+    return jax.enable_x64(False) if hasattr(jax, "enable_x64") else jax.experimental.disable_x64()

@@ -1,0 +1,81 @@
+"""Recurrent PPO, compiled as one JAX program: an agent that must name the card shown two steps before."""
+
+import time
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+import rnnkit.jax
+from rnnkit.cells import unrolled
+
+GAMES, STEPS, HIDDEN, CARDS, BACK, EPOCHS = 16, 64, 64, 4, 2, 4
+NET, OPTIMIZER = rnnkit.GRU(CARDS, HIDDEN, seed=0), optax.adam(2e-3)
+LAYERS = {"lax.scan": unrolled(NET.desc, "jax"), "rnnkit": partial(rnnkit.jax.rnn, NET)}
+
+
+def policy(layer, params, cards, h, resets):  # cards (T, N): log-probabilities, values, and the state
+    y, h = layer(params["w"], jax.nn.one_hot(cards, CARDS), h, resets=resets)[:2]
+    found = y @ params["heads"]
+    return jax.nn.log_softmax(found[..., :-1]), found[..., -1], h
+
+
+def chosen(logs, actions):
+    return jnp.take_along_axis(logs, actions[..., None], -1)[..., 0]
+
+
+def play(layer, params, now, key):  # one step of all games
+    cards, h, reset = now  # the newest card first
+    logs, values, h = policy(layer, params, cards[:1], h, reset[None])
+    keys = jax.random.split(key, 3)
+    actions = jax.random.categorical(keys[0], logs[0])
+    ends = jax.random.bernoulli(keys[1], 0.05, (GAMES,))  # the next card is the first one of another game
+    new = jax.random.randint(keys[2], (1, GAMES), 0, CARDS)
+    following = jnp.concatenate([new, jnp.where(ends, -1, cards[:-1])])
+    return (following, h, ends), (cards[0], reset, actions, chosen(logs[0], actions), values[0], actions == cards[-1], ends)
+
+
+def loss(layer, params, h, cards, resets, actions, before, advantages, returns):
+    logs, values, _ = policy(layer, params, cards, h, resets)
+    ratio = jnp.exp(chosen(logs, actions) - before)
+    gain = jnp.minimum(ratio * advantages, jnp.clip(ratio, 0.8, 1.2) * advantages)
+    return -gain.mean() + 0.5 * ((values - returns) ** 2).mean() + 0.01 * (jnp.exp(logs) * logs).sum(-1).mean()
+
+
+@partial(jax.jit, static_argnums=0)
+def update(layer, params, optimizer, now, key):
+    h = now[1]
+    now, (cards, resets, actions, before, values, right, ends) = lax.scan(
+        partial(play, layer, params), now, jax.random.split(key, STEPS)
+    )
+
+    def back(carry, step):  # generalised advantage estimation
+        advantage, following = carry
+        value, reward, end = step
+        advantage = reward + 0.9 * jnp.where(end, 0, following + 0.9 * advantage) - value
+        return (advantage, value), advantage
+
+    _, advantages = lax.scan(back, (jnp.zeros(GAMES), values[-1]), (values, right * 1.0, ends), reverse=True)
+    given = h, cards, resets, actions, before, (advantages - advantages.mean()) / advantages.std(), advantages + values
+
+    def learn(carry, _):
+        params, optimizer = carry
+        changes, optimizer = OPTIMIZER.update(jax.grad(partial(loss, layer))(params, *given), optimizer)
+        return (optax.apply_updates(params, changes), optimizer), None
+
+    (params, optimizer), _ = lax.scan(learn, (params, optimizer), length=EPOCHS)
+    return params, optimizer, now, right.mean()
+
+
+for name, layer in LAYERS.items():
+    heads = 0.1 * jax.random.normal(jax.random.key(1), (HIDDEN, CARDS + 1))
+    params = {"w": jnp.asarray(NET.weights), "heads": heads}
+    cards = jnp.full((BACK + 1, GAMES), -1).at[0].set(0)
+    state = params, OPTIMIZER.init(params), (cards, jnp.zeros((1, GAMES, HIDDEN)), jnp.ones(GAMES, bool))
+    for number in range(200):
+        *state, right = update(layer, *state, jax.random.key(number))
+        start = time.perf_counter() if number == 0 else start
+    seconds = (time.perf_counter() - start) / 199
+    print(f"{name:8} right answers after 200 updates: {right:.2f}   {1e3 * seconds:.1f} ms an update")
