@@ -43,8 +43,11 @@ _PRINTING = {
 def _run(args: argparse.Namespace) -> int:
     from perf import compare, report
 
-    if args.suite not in ("engines", "reduced", "masks") and find_spec("torch") is None:
+    needs_torch = args.suite not in ("engines", "jax", "reduced", "masks")
+    if needs_torch and find_spec("torch") is None:
         rows = f"--suite {args.suite} needs PyTorch: {to_install('torch')}"
+    elif args.suite == "jax" and find_spec("flax") is None:
+        rows = f"--suite jax needs Flax: {to_install('flax')}"
     elif args.suite == "gallery":
         return _run_gallery(args)
     elif args.suite in _PRINTING:
@@ -186,13 +189,15 @@ def build_parser() -> argparse.ArgumentParser:
     suite += "models, calls of its modules and whole programs with and without rnnkit.torch; episodes: resets in one "
     suite += "call beside a loop over the steps; masks: steps to skip beside lengths; norms: cells with layer norm and "
     suite += "noise beside plain ones and a loop; subnormals: what subnormal numbers slow down; derivatives: second "
-    suite += "ones, and those of each sample, beside PyTorch; reduced: plans with quantized weights"
+    suite += "ones, and those of each sample, beside PyTorch; jax: networks in JAX beside loops and Flax; "
+    suite += "reduced: plans with quantized weights"
     suites = "engines", "cells", "gallery", "torch", "programs", "reduced", *_PRINTING
     command.add_argument("--suite", choices=suites, default="engines", help=suite)
     cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, "
     cases += "gru-t1-n1-h32-l1/train for calls, lstm-n8-h64-e5 for episodes, lstm-t50-n16-h128-left/* for masks, "
     cases += "zoneout-lstm-* for norms, skorch/gru for programs, lstm-t200-n16-h128 for subnormals, "
-    cases += "penalty-* for derivatives, or ds2-int8/lstm/infer for reduced, with commas (default: all)"
+    cases += "penalty-* for derivatives, train-lstm-t20-* for jax, or ds2-int8/lstm/infer for reduced, with commas "
+    cases += "(default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
     device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=device)

@@ -11,7 +11,8 @@ from repository import ROOT
 PAGE = (ROOT / "docs" / "examples.md").read_text()
 PROGRAMS = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
 NEEDS = {name: ["torch"] for name in ("accelerate_pytorch", "gradient_penalty", "meta_learning")}
-MOST_LINES = {"gru_in_numpy": 150}  # of the others 67
+NEEDS["recurrent_ppo"] = ["jax", "optax"]
+MOST_LINES = {"gru_in_numpy": 150, "recurrent_ppo": 82}  # of the others 67
 NUMBER = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
 TIME = rf" *(?:{NUMBER}|\.\.\.) *(?:ms|us|s|x|threads)\b"  # the machine's own: left out on the page
 
@@ -52,6 +53,13 @@ def assert_own_cell(printed):
 def assert_streaming_forecast(printed):
     [early, *_], [late, last, line] = numbers_after(printed, "2 to  4"), numbers_after(printed, "50 to 99")
     assert late < 0.7 * early and late < 0.6 * min(last, line)
+
+
+def assert_recurrent_ppo(printed):
+    by_loop, by_rnnkit = (
+        numbers_after(printed, f"{name} right answers after 200 updates:")[0] for name in ("lax.scan", "rnnkit")
+    )
+    assert min(by_loop, by_rnnkit) > 0.8 and abs(by_loop - by_rnnkit) < 0.03  # 0.9 of the cards have one two before
 
 
 def assert_gradient_penalty(printed):

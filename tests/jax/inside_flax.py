@@ -95,6 +95,15 @@ def test_cells_that_the_engine_lacks_are_named():
             RNN(cell)
 
 
+def test_tutorial_runs():
+    with narrowed():
+        exec("\n".join(blocks_of("tutorials/jax", "python")), names := {})  # noqa: S102
+    np.testing.assert_allclose(names["losses"], names["losses_of_flax"], rtol=1e-4)
+    assert names["losses"][-1] < 0.1 * names["losses"][0]
+    w = names["gradient"]["params"]["w"], names["gradients"].w
+    assert all(jnp.isfinite(one).all() and one.any() for one in w)
+
+
 def test_guide_runs():
     """The program of the guide, in one piece."""
     blocks = blocks_of("how-to/jax", "python")

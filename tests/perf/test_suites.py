@@ -1,14 +1,16 @@
 """Suites refuse options that they lack; those that time two ways of one thing compare their results first."""
 
+import numpy as np
 import pytest
 from combinations import nightly
 from messages import one_line_says
 
-from perf import __main__, derivative_suite, episode_suite, mask_suite, norm_suite, subnormal_suite
+from perf import __main__, derivative_suite, episode_suite, jax_suite, mask_suite, norm_suite, subnormal_suite
 from perf import run as perf_run
 from perf.cases import row_name
 from perf.derivative_suite import Derivative
 from perf.episode_suite import Episodes
+from perf.jax_suite import Recurrent
 from perf.mask_suite import Masked
 from perf.norm_suite import KINDS
 from perf.norm_suite import Case as Norms
@@ -19,8 +21,8 @@ from rnnkit.torch import fallback
 pytestmark = pytest.mark.usefixtures("torch_threads_as_before")
 
 SUITES = {
-    "derivatives": derivative_suite, "episodes": episode_suite, "masks": mask_suite, "norms": norm_suite,
-    "subnormals": subnormal_suite,
+    "derivatives": derivative_suite, "episodes": episode_suite, "jax": jax_suite, "masks": mask_suite,
+    "norms": norm_suite, "subnormals": subnormal_suite,
 }  # fmt: skip
 ADAM, MOMENTUM = Optimizer("adam"), Optimizer("momentum")
 MODES = "rnn_relu", "rnn_tanh", "lstm", "gru"
@@ -42,6 +44,17 @@ def run(suite, *options):
             {f"gru-t6-n3-h16-{one}": Masked("gru", 6, 3, 16, *one.split("/")) for one in ("left/train", "holes/infer")},
         ),
         ("derivatives", {f"{one}-gru-t3-n2-h16": Derivative(one, "GRU", 3, 2, 16) for one in ("penalty", "samples")}),
+        ("jax", {one.name: one for one in (Recurrent("steps", "gru", 4, 2, 16), Recurrent("train", "lstm", 5, 2, 16))}),
+        nightly(
+            "jax",
+            {
+                one.name: one
+                for one in (
+                    Recurrent("infer", "gru", 4, 2, 16, "lengths"),
+                    Recurrent("train", "lstm", 5, 2, 16, "resets"),
+                )
+            },
+        ),
         ("subnormals", {"gru-t5-n2-h16": Network("GRU", 5, 2, 16), "adam": ADAM, "momentum": MOMENTUM}),
         ("norms", {"dropout-lstm-t4-n2-h16": Norms("dropout-lstm", 4, 2, 16)}),
         *(nightly("norms", {f"{k}-t4-n2-h16": Norms(k, 4, 2, 16)}) for k in KINDS if k != "dropout-lstm"),
@@ -55,7 +68,8 @@ def test_cases_are_timed(suite, cases, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("suite", "count"), [("episodes", 27), ("masks", 56), ("norms", 20), ("subnormals", 8), ("derivatives", 12)]
+    ("suite", "count"),
+    [("episodes", 27), ("masks", 56), ("norms", 20), ("subnormals", 8), ("derivatives", 12), ("jax", 140)],
 )
 def test_case_names_are_unique(suite, count):
     cases = SUITES[suite].CASES
@@ -131,6 +145,25 @@ def test_suites_have_their_own_cases(suite, options, names, monkeypatch):
     monkeypatch.setattr(perf_run, "run", lambda pairs, *_: asked.extend(row_name(*pair) for pair in pairs) or [])
     assert run(suite, *options.split()) == 0
     assert " ".join(asked) == names
+
+
+def test_wrong_results_of_jax_are_not_timed():
+    """Those of its own process."""
+    right = np.float32(2), (None, np.ones(3))
+    jax_suite.check_close(right, right, 1e-5)
+    for wrong in (
+        (np.float32(2.1), right[1]),
+        (right[0], (None, np.array([1, 1, 1.1]))),
+        (np.float32("nan"), right[1]),
+    ):
+        with pytest.raises(AssertionError, match="not close"):
+            jax_suite.check_close(wrong, right, 1e-5)
+
+
+def test_suite_of_jax_needs_flax(monkeypatch, capsys):
+    monkeypatch.setattr(__main__, "find_spec", lambda name: None)
+    assert run("jax", "--cases", "nothing") == 2
+    assert one_line_says(capsys.readouterr()[1], "perf: --suite jax", "Flax", "pip install flax")
 
 
 @pytest.mark.parametrize("suite", ["cells", "torch"])

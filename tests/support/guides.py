@@ -20,7 +20,7 @@ NEEDS = {  # a page whose code needs more than NumPy
     "how-to/other-libraries": ["torch", "keras", "onnx", "onnxruntime", "safetensors"],
 }
 # Pages whose code other tests run: test_readme.py, test_call_options.py, test_gallery.py, jax/inside_flax.py.
-ELSEWHERE = {"explanation/engine", "explanation/layouts", "how-to/gpu", "how-to/jax"}
+ELSEWHERE = {"explanation/engine", "explanation/layouts", "how-to/gpu", "how-to/jax", "tutorials/jax"}
 PAGES = {str(path.relative_to(DOCS).with_suffix("")): path for path in sorted(DOCS.rglob("*.md"))}
 GUIDES = [name for name, path in PAGES.items() if "\n```python\n" in path.read_text() and name not in ELSEWHERE]
 
