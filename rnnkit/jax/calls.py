@@ -82,12 +82,14 @@ def _backward(static: Static, operands: Sequence[np.ndarray], results: Sequence[
         call.mark_overwritten()
         call.ws_memory.view(np.uint8)[...] = kept
         dhx[...], dcx[...] = dhy, dcy
+        dy = dy if dy.size else 0
         dx[...] = call.backward(prepared.seq_len, w, x, dy, dhx, dcx if dcx.size else 0, dw, wants_dx, True)
         prepared.shelf.give_back(call)
         return
     options = options_of("backward", desc, *x.shape[:2], first_row=static.first_row, **_options(static, given))
     arguments = w, x, given.get("hx"), given.get("cx"), options
     workspace = engine.cpu_module("kept").restored(desc, *arguments, "resets" in static.names, kept)
+    dy = dy if "y" in static.wanted else None
     cotangents = dy, dhy, split_states(desc, dcy) if desc.has_cell_state else None
     dx, dhx, dcx, dw = engine.gradients_of(desc, w, workspace, *cotangents)
     _copy(results, dw, dx, dhx, concatenate_states(desc, dcx))

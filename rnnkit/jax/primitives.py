@@ -96,8 +96,11 @@ ad.primitive_jvps[linear] = partial(_jvp_of_equations, linear, equations.linear)
 
 def _transpose(cotangents: Sequence[Any], *arrays: Any, static: Static, given: tuple[str, ...]) -> list[Any]:
     kept_and_operands = arrays[len(given) :]
-    static = static._replace(wanted=tuple(name for name in WANTED if name in given))
-    found = backward.bind(*map(ad.instantiate_zeros, cotangents), *kept_and_operands, static=static)
+    dy, *of_states = cotangents
+    has_dy = type(dy) is not ad.Zero
+    static = static._replace(wanted=tuple(name for name in WANTED if name in given or name == "y" and has_dy))
+    dy = dy if has_dy else jnp.zeros(0, dy.aval.dtype)
+    found = backward.bind(dy, *map(ad.instantiate_zeros, of_states), *kept_and_operands, static=static)
     named = dict(zip(DIFFERENTIABLE, found, strict=True))
     return [*map(named.get, given), *[None] * len(kept_and_operands)]
 

@@ -20,8 +20,9 @@ OPERANDS = "w", "x", "hx", "cx", *OPTIONS
 """Operands of a call, in order; x has the side inputs as its last columns, cx all states other than h. Those of infer
 may end in the `packed` weights."""
 
-WANTED = "w", "x"
-"""Operands whose gradients `backward` leaves out if nobody wants them."""
+WANTED = "w", "x", "y"
+"""Operands whose gradients `backward` leaves out if nobody wants them; and y, whose gradient it has unless that is
+0."""
 
 _SIZES = 3  # fields of a problem after its static facts
 _ROWS_PACKED = 128  # rows of a call up to which it takes a tenth longer, or more, if it also packs the weights
@@ -38,7 +39,7 @@ class Static(NamedTuple):
     first_row: int = 0
     engine: bool = True  # else the call runs on JAX's operations, also on a CPU
     vector_bytes: int = 0  # of the machine whose programs read the `packed` weights; others read w
-    wanted: tuple[str, ...] = WANTED  # of these gradients, by backward
+    wanted: tuple[str, ...] = WANTED  # of these gradients, by backward: others are empty
 
     @property
     def running(self) -> RNNDescriptor:
@@ -95,7 +96,7 @@ class Problem(NamedTuple):
         own = [self.shaped(name) for name in self.static.names]
         if self.kind != "backward":
             return own
-        return [*(self.shaped(name) for name in ("y", "hx", "cx", "kept")), *own]
+        return [self._of_backward("y"), *(self.shaped(name) for name in ("hx", "cx", "kept")), *own]
 
     @property
     def results(self) -> list[Shaped]:
@@ -104,9 +105,12 @@ class Problem(NamedTuple):
             "infer": ("y", "hx", "cx"), "forward": ("y", "hx", "cx", "kept"), "backward": ("w", "x", "hx", "cx"),
             "pack": ("packed",),
         }  # fmt: skip
-        unwanted = set(WANTED).difference(self.static.wanted) if self.kind == "backward" else ()
-        empty = (0,), self.static.running.np_dtype
-        return [empty if name in unwanted else self.shaped(name) for name in names[self.kind]]
+        return [(self._of_backward if self.kind == "backward" else self.shaped)(one) for one in names[self.kind]]
+
+    def _of_backward(self, name: str) -> Shaped:
+        """Return the shape and dtype of a gradient."""
+        is_wanted = name not in WANTED or name in self.static.wanted
+        return self.shaped(name) if is_wanted else ((0,), self.static.running.np_dtype)
 
     @property
     def packing(self) -> Static | None:

@@ -10,7 +10,7 @@ from jax_calls import Case, N, T, assert_same
 
 import rnnkit
 import rnnkit.jax
-from rnnkit.jax import plans, problem, xla
+from rnnkit.jax import network, plans, problem, xla
 from rnnkit_kernels import programs
 from rnnkit_kernels.machine.sync import NUMBER
 
@@ -113,8 +113,26 @@ def test_gradients_that_nobody_wants_are_not_computed(wanted):
     place = ("w", "x").index(wanted)
     gradient = jax.grad(case.loss, place)
     text = str(jax.make_jaxpr(gradient)(*case.given))
-    assert f"wanted=('{wanted}',)" in text
+    assert f"wanted=('{wanted}', 'y')" in text
     assert_same(jax.jit(gradient)(*case.given), case.expected_gradients()[place])
+
+
+@pytest.mark.parametrize("options", ["nothing", "lengths", "mask"])
+@pytest.mark.parametrize("engine", [True, False])
+def test_a_loss_of_the_last_states_has_no_gradient_of_y(options, engine, monkeypatch):
+    """Nothing of its size is written or read."""
+    monkeypatch.setattr(network, "_ENGINE", engine)
+    case = Case("lstm", options=options)
+    loss = lambda w: (case.run(w, *case.given[1:]).hy ** 2).sum()  # noqa: E731
+    assert "wanted=('w',)" in str(jax.make_jaxpr(jax.grad(loss))(case.given[0]))
+    dw = rnnkit.backward(case.result.workspace.desc, case.w, case.result.workspace, None, 2 * case.result.hy).dw
+    found = jax.jit(jax.grad(loss))(case.given[0])
+    if engine:
+        assert_same(found, dw)
+    else:
+        np.testing.assert_allclose(found, dw, atol=1e-5)
+    second = jax.grad(lambda w: (jax.grad(loss)(w) ** 2).sum())(case.given[0])
+    assert np.isfinite(second).all() and second.any()
 
 
 def test_threads_of_python_have_a_program_each(fresh, in_python):
