@@ -212,6 +212,27 @@ def infer(call: Call, x, hx, cx, *parameters):
         return tuple(map(to_tensor, call.layout.results(y, hy, concatenate_states(call.desc, cy))))
 
 
+def rnn(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, mask: Any) -> tuple[Any, Any, Any]:
+    """Run a network on tensors with flat weights, time first: returns y, hy and cy.
+
+    `mask` is (T, N) bool. It runs on the engine, or where that cannot on PyTorch's operations.
+    """
+    layout = Layout(tuple(x.shape[:2]))
+    parameters = [w[at].view(shape) for at, shape in blocks_of(desc)]
+    reason = fallback.transformed(x, hx, cx, w)
+    if x.device.type != "cpu":
+        reason = f"it is on {x.device}"
+    if reason is not None:
+        fallback.warn("forward", reason)
+        found = equations.results(desc, layout, {"mask": mask}, ((), {}), (x, hx, cx, *parameters))
+    else:
+        marks = None if mask is None else mask.detach().numpy()
+        call = Call(desc, layout, None, None, marks, None)
+        wants = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, hx, cx, w))
+        found = (Recurrence.apply if wants else infer)(call, x, hx, cx, *parameters)
+    return (*found, None)[:3]
+
+
 def _states(call: Call, h: Any, others: Any) -> tuple[Any, Any]:
     """Convert states, or their gradients, to the engine's form: h, and cx, a tuple if the cell has several."""
     h, others = (call.layout.states(to_array(state)) for state in (h, others))
