@@ -4,6 +4,6 @@
 """
 
 from rnnkit.keras.acceleration import Acceleration, accelerate, restore
-from rnnkit.keras.layers import GRU, LSTM, SimpleRNN
+from rnnkit.keras.layers import GRU, LSTM, RNN, SimpleRNN
 
-__all__ = ["GRU", "LSTM", "Acceleration", "SimpleRNN", "accelerate", "restore"]
+__all__ = ["GRU", "LSTM", "RNN", "Acceleration", "SimpleRNN", "accelerate", "restore"]

@@ -9,7 +9,8 @@ from keras import ops
 
 from rnnkit.descriptor.descriptor import HOST_DTYPES
 from rnnkit.keras.backends import run_of_backend
-from rnnkit.keras.weights import descriptor_of, flat_weights
+from rnnkit.keras.cell import Cell
+from rnnkit.keras.weights import network_of
 
 PLAIN = {kind.__name__: kind for kind in (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)}
 """Keras's classes by name."""
@@ -33,9 +34,10 @@ class OnEngine:
 def why_not(layer: Any, training: bool = False) -> str | None:
     """Return why a layer stays on Keras, in training or not; None if it does not."""
     cell, name = layer.cell, layer.kind_of_keras if isinstance(layer, OnEngine) else type(layer).__name__
-    backend = keras.config.backend()
     if run_of_backend() is None:
-        return f"the backend is {backend}"
+        return f"the backend is {keras.config.backend()}"
+    if isinstance(cell, Cell):
+        return None
     activation = getattr(cell.activation, "__name__", repr(cell.activation))
     if activation not in _ACTIVATIONS[name]:
         return f"its activation is {activation}"
@@ -54,18 +56,18 @@ def why_not(layer: Any, training: bool = False) -> str | None:
 
 
 def _run(layer: Any, sequences: Any, states: list[Any], mask: Any, training: bool) -> tuple[Any, Any, Any]:
-    desc, cell = descriptor_of(layer), layer.cell
+    cell = layer.cell
+    desc, w = cell.network() if isinstance(cell, Cell) else network_of(layer)
     x = sequences
-    if training and cell.dropout:
+    if training and getattr(cell, "dropout", 0):
         x = x * ops.expand_dims(cell.get_dropout_mask(sequences[:, 0, :]), 1)
     mask = None if mask is None else ops.cast(mask, "bool")
     if layer.go_backwards:
         x, mask = ops.flip(x, 1), None if mask is None else ops.flip(mask, 1)
     marks = None if mask is None else ops.transpose(mask)
     states = [ops.expand_dims(one, 0) for one in states]
-    run = run_of_backend()
-    y, hy, cy = run(desc, flat_weights(layer, desc), ops.swapaxes(x, 0, 1), states[0], (*states, None)[1], marks)  # type: ignore[misc]
-    after = [one[0] for one in (hy, cy) if one is not None]
+    y, after = run_of_backend()(desc, w, ops.swapaxes(x, 0, 1), states, marks)  # type: ignore[misc]
+    after = [one[0] for one in after]
     if not layer.return_sequences:
         last = _last_output(layer, after[0], mask)
         return last, last, after
@@ -115,5 +117,38 @@ def _registered(name: str) -> Any:
 
 
 LSTM, GRU, SimpleRNN = map(_registered, PLAIN)
-SWITCHED = {plain: type(name, (OnEngine, plain), {"kind_of_keras": name, "__module__": "keras.layers"}) for name, plain in PLAIN.items()}
+SWITCHED = {
+    plain: type(name, (OnEngine, plain), {"kind_of_keras": name, "__module__": "keras.layers"})
+    for name, plain in PLAIN.items()
+}
 """The classes of switched layers: Keras writes these to files as its own, so that a file loads without rnnkit."""
+
+
+@keras.saving.register_keras_serializable("rnnkit")
+class RNN(OnEngine, keras.layers.RNN):
+    """A layer of any cell of rnnkit: a mode, a published cell or one of your own.
+
+    Parameters
+    ----------
+    cell : str or cell
+        As for :class:`rnnkit.RNNDescriptor`: for example "gru", or ``rnnkit.cells.MinGRU()``.
+    units : int
+        H.
+    **options
+        Those of ``keras.layers.RNN``: return_sequences, return_state, go_backwards, stateful, zero_output_for_mask.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for :class:`rnnkit.RNNDescriptor`; or the cell has side inputs or noises, which Keras does not pass.
+
+    Examples
+    --------
+    >>> from rnnkit.cells import MinGRU
+    >>> layer = RNN(MinGRU(), 8, return_sequences=True)
+    >>> layer(np.zeros((2, 5, 3), "float32")).shape
+    (2, 5, 8)
+    """
+
+    def __init__(self, cell: Any, units: int | None = None, **options: Any) -> None:
+        super().__init__(cell if isinstance(cell, Cell) else Cell(cell, units), **options)

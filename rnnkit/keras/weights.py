@@ -23,9 +23,10 @@ def descriptor_of(layer: Any) -> RNNDescriptor:
     return RNNDescriptor(mode, int(cell.kernel.shape[0]), cell.units, **options)
 
 
-def flat_weights(layer: Any, desc: RNNDescriptor) -> Any:
-    """Return the flat weights: kernels transposed, gates in the engine's order."""
-    cell, wanted, size = layer.cell, gate_order(desc), desc.hidden_size
+def network_of(layer: Any) -> tuple[RNNDescriptor, Any]:
+    """Return the descriptor and the flat weights: kernels transposed, gates in the engine's order."""
+    desc, cell = descriptor_of(layer), layer.cell
+    wanted, size = gate_order(desc), desc.hidden_size
     have = ORDERS[class_of(desc.mode)].split()
     order = [have.index(gate) for gate in wanted.split()]
 
@@ -37,4 +38,4 @@ def flat_weights(layer: Any, desc: RNNDescriptor) -> Any:
     blocks = [ops.transpose(gates(ops.convert_to_tensor(one))) for one in (cell.kernel, cell.recurrent_kernel)]
     if cell.use_bias:
         blocks.append(gates(ops.convert_to_tensor(cell.bias)))
-    return ops.concatenate([ops.reshape(one, (-1,)) for one in blocks])
+    return desc, ops.concatenate([ops.reshape(one, (-1,)) for one in blocks])
