@@ -39,7 +39,7 @@ Debugging and errors:
     BackendError, WorkspaceError
 
 Import these explicitly: rnnkit.training (optimizers, losses, padding), rnnkit.cells, rnnkit.compression, rnnkit.torch,
-rnnkit.jax, rnnkit.sklearn, rnnkit.interop, rnnkit.distributed.  On the command line: python -m rnnkit.
+rnnkit.jax, rnnkit.keras, rnnkit.sklearn, rnnkit.interop, rnnkit.distributed.  On the command line: python -m rnnkit.
 """
 
 from typing import TYPE_CHECKING

@@ -17,6 +17,7 @@ from idle import forget
 from optional import needs, skipped_without
 
 # A first example may compile kernels, hence no deadline. Rejecting problems near a kink is meant, hence no check of it.
+os.environ.setdefault("KERAS_BACKEND", "torch")
 COMMON = dict(deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
 settings.register_profile("dev", max_examples=10, **COMMON)

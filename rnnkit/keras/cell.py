@@ -69,4 +69,3 @@ class Cell(keras.layers.Layer):
         """Return a cell made of `get_config`'s result."""
         desc = descriptor_of_text(config["cell"], "import the module of {cell} first")
         return cls(**config | {"cell": desc.mode})
-

@@ -107,16 +107,27 @@ def _starts_from_zeros() -> bool:
     return keras.config.backend() in ("torch", "tensorflow")
 
 
-def _class_of(name: str) -> Any:
-    plain = PLAIN[name]
-    return type(name, (OnEngine, plain), {"kind_of_keras": name, "__doc__": plain.__doc__, "__module__": __name__})
+@keras.saving.register_keras_serializable("rnnkit")
+class LSTM(OnEngine, keras.layers.LSTM):
+    """`keras.layers.LSTM` on this engine: its arguments, variables and results."""
+
+    kind_of_keras = "LSTM"
 
 
-def _registered(name: str) -> Any:
-    return keras.saving.register_keras_serializable("rnnkit")(_class_of(name))
+@keras.saving.register_keras_serializable("rnnkit")
+class GRU(OnEngine, keras.layers.GRU):
+    """`keras.layers.GRU` on this engine: its arguments, variables and results."""
+
+    kind_of_keras = "GRU"
 
 
-LSTM, GRU, SimpleRNN = map(_registered, PLAIN)
+@keras.saving.register_keras_serializable("rnnkit")
+class SimpleRNN(OnEngine, keras.layers.SimpleRNN):
+    """`keras.layers.SimpleRNN` on this engine: its arguments, variables and results."""
+
+    kind_of_keras = "SimpleRNN"
+
+
 SWITCHED = {
     plain: type(name, (OnEngine, plain), {"kind_of_keras": name, "__module__": "keras.layers"})
     for name, plain in PLAIN.items()
@@ -144,9 +155,10 @@ class RNN(OnEngine, keras.layers.RNN):
 
     Examples
     --------
+    >>> import numpy as np
     >>> from rnnkit.cells import MinGRU
     >>> layer = RNN(MinGRU(), 8, return_sequences=True)
-    >>> layer(np.zeros((2, 5, 3), "float32")).shape
+    >>> tuple(layer(np.zeros((2, 5, 3), "float32")).shape)
     (2, 5, 8)
     """
 

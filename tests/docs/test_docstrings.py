@@ -73,6 +73,7 @@ MODULES = sorted(MODULES - {"rnnkit.cuda.engine", "rnnkit.cuda.context"})
 NEEDED = {
     "rnnkit.jax": "jax",
     "rnnkit.jax.flax": "flax",
+    "rnnkit.keras": "keras",
     "rnnkit.torch": "torch",
     "rnnkit.sklearn": "sklearn",
     "rnnkit.language_model.plot": "matplotlib",

@@ -15,7 +15,8 @@ from rnnkit.commands import command_line
 TEXT = PAGE.read_text()
 AT_1_0 = PAGE.with_name("public-names.md").read_text()
 FEATURES = PAGE.with_name("features.md").read_text()
-NEEDS = {"rnnkit.torch": "torch", "rnnkit.sklearn": "sklearn", "rnnkit.jax": "jax", "rnnkit.jax.flax": "flax"}
+NEEDS = {"rnnkit.torch": "torch", "rnnkit.sklearn": "sklearn", "rnnkit.keras": "keras", "rnnkit.jax": "jax"}
+NEEDS["rnnkit.jax.flax"] = "flax"
 (COMMANDS,) = (one.choices for one in command_line.build_parser()._actions if isinstance(one.choices, dict))
 
 

@@ -19,6 +19,7 @@ _ROOMS = {
     "rnnkit/distributed": "distributed language_model/test_training_ranks.py docs/test_imports.py",
     "rnnkit/equations": "cells/test_equations_of_arrays.py docs/test_docstrings.py",
     "rnnkit/jax": "jax",
+    "rnnkit/keras": "keras",
     "rnnkit/interop": "interop docs/test_docstrings.py",
     "rnnkit/language_model": "language_model commands training/test_readout.py",
     "rnnkit/network": "network cpu interop/test_networks.py docs/test_docstrings.py docs/test_types.py",
