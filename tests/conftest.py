@@ -107,7 +107,7 @@ def every_worker_comes(monkeypatch):
     """Calls of any size run on as many threads as `thread_pool.wanted_size` says: small ones would run on one."""
     from rnnkit_kernels.machine import thread_pool
 
-    limits = {"_WAKE_THRESHOLD": 0, "SINGLE_THREAD_WORK": 0, "_WAKING_WORK": 1, "WORK_PER_SPIN": 1e-3}
+    limits = {"WAKE_THRESHOLD": 0, "SINGLE_THREAD_WORK": 0, "_WAKING_WORK": 1, "WORK_PER_SPIN": 1e-3}
     for name, value in limits.items():
         monkeypatch.setattr(thread_pool, name, value)
     monkeypatch.setattr("rnnkit.cpu.route._STEPWISE_WORK", 0)

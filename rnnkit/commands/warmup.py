@@ -86,8 +86,9 @@ def compile_kernels(desc: RNNDescriptor, precisions: Iterable[Precision] = ()) -
     precisions : iterable of {"bfloat16", "int8"}
         Also compile plans with quantized weights of these precisions.
     """
-    w, x = init_weights(desc, seed=0), np.zeros((1, 1, desc.input_size), desc.np_dtype)
-    result = forward(desc, w, x, lengths=[0], seed=0)  # below T: packed rows and padding
+    w, x = init_weights(desc, seed=0), np.zeros((1, 2, desc.input_size), desc.np_dtype)
+    # A length below T: packed rows, which threads cut into parts, and padding.
+    result = forward(desc, w, x, lengths=[1, 0], seed=0)
     dw = backward(desc, w, result.workspace, result.y).dw
     training.clip_gradient_norm(dw, 1.0)
     for optimizer in (training.Adam(w), training.SGD(w), training.SGD(w, momentum=0.9)):

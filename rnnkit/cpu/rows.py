@@ -121,7 +121,7 @@ class StepRows(Steps):
         super().__init__(capacity, batch_size, sequences[0], padded)
         self._order, *self._ends = sequences[1:]
         if not padded:
-            self._numbers = self._order[:] = row_numbers(batch_size)
+            self._numbers = row_numbers(batch_size)
             self._ends[1][:] = batch_size + self._numbers
             self.relist_evenly(capacity)
             return
@@ -212,6 +212,8 @@ class StepRows(Steps):
 
     def bounds(self, parts: int) -> np.ndarray:
         """Return (parts + 1,) int64, the row boundaries in every step that balance the work of so many parts."""
+        if not self.padded:
+            return -(-np.arange(parts + 1) * self.batch_size // parts)
         if parts not in self.cuts:
             bounds = np.empty(parts + 1, np.int64)
             self.cuts[parts] = bounds, thread_pool.bound(cut_rows, 0, 0, bounds, self._sequences)

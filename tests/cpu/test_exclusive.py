@@ -40,7 +40,7 @@ def threads(monkeypatch):
 
     def of_number(number):
         monkeypatch.setattr(thread_pool, "wanted_size", lambda: number)
-        for constant in ("_WAKE_THRESHOLD", "SINGLE_THREAD_WORK"):
+        for constant in ("WAKE_THRESHOLD", "SINGLE_THREAD_WORK"):
             monkeypatch.setattr(thread_pool, constant, 0)
 
     return of_number

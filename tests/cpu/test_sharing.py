@@ -198,7 +198,7 @@ def test_unneeded_worker_goes_to_sleep():
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_missing_worker_is_not_waited_for(monkeypatch, bidirectional):
     """All others know how many they are, where they would have been whole teams with it."""
-    limits = {"_WAKE_THRESHOLD": 0, "SINGLE_THREAD_WORK": 0, "_WAKING_WORK": 1, "WORK_PER_SPIN": 1}
+    limits = {"WAKE_THRESHOLD": 0, "SINGLE_THREAD_WORK": 0, "_WAKING_WORK": 1, "WORK_PER_SPIN": 1}
     for name, value in limits.items():
         monkeypatch.setattr(thread_pool, name, value)
     monkeypatch.setattr(scheduler, "best_sharing", lambda *sizes, **_: Sharing(2, sizes[-1]))

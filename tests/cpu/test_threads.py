@@ -37,7 +37,7 @@ def calls(monkeypatch, soil):
     merely busy.
     """
     soil(0xFF)
-    monkeypatch.setattr(thread_pool, "_WAKE_THRESHOLD", 0)
+    monkeypatch.setattr(thread_pool, "WAKE_THRESHOLD", 0)
     monkeypatch.setattr(thread_pool, "SINGLE_THREAD_WORK", 0)
     run, run_together, seen = thread_pool.run, thread_pool._ThreadPool.run, []
 

@@ -103,7 +103,7 @@ def test_number_of_threads_changes_no_bit(monkeypatch, short_chunks, dealt, batc
     whole = problem.forward()
     expected = problem.backward(whole.workspace)
     monkeypatch.setattr(thread_pool, "wanted_size", lambda: threads)
-    monkeypatch.setattr(thread_pool, "_WAKE_THRESHOLD", 0)
+    monkeypatch.setattr(thread_pool, "WAKE_THRESHOLD", 0)
     monkeypatch.setattr(route, "_CALL_WORK", 1)
     for constant, value in (("_UNIT_GRAIN", 16), ("_GRAIN_WORK", 0), ("CACHED_BYTES", -1)) if dealt else ():
         monkeypatch.setattr(scheduler, constant, value)

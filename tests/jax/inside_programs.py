@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from combinations import nightly
 from jax_calls import Case, N, T, assert_same
 
 import rnnkit
@@ -117,8 +118,8 @@ def test_gradients_that_nobody_wants_are_not_computed(wanted):
     assert_same(jax.jit(gradient)(*case.given), case.expected_gradients()[place])
 
 
-@pytest.mark.parametrize("options", ["nothing", "lengths", "mask"])
-@pytest.mark.parametrize("engine", [True, False])
+@pytest.mark.parametrize("options", ["nothing", nightly("lengths"), nightly("mask")])
+@pytest.mark.parametrize("engine", [True, nightly(False)])
 def test_a_loss_of_the_last_states_has_no_gradient_of_y(options, engine, monkeypatch):
     """Nothing of its size is written or read."""
     monkeypatch.setattr(network, "_ENGINE", engine)
@@ -131,7 +132,13 @@ def test_a_loss_of_the_last_states_has_no_gradient_of_y(options, engine, monkeyp
         assert_same(found, dw)
     else:
         np.testing.assert_allclose(found, dw, atol=1e-5)
-    second = jax.grad(lambda w: (jax.grad(loss)(w) ** 2).sum())(case.given[0])
+
+
+@pytest.mark.nightly
+def test_such_a_loss_has_second_derivatives():
+    case = Case("gru", options="nothing")
+    loss = lambda w: (case.run(w, *case.given[1:]).hy ** 2).sum()  # noqa: E731
+    second = jax.jit(jax.grad(lambda w: (jax.grad(loss)(w) ** 2).sum()))(case.given[0])
     assert np.isfinite(second).all() and second.any()
 
 

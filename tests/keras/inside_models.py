@@ -6,6 +6,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from combinations import nightly
 from keras import layers, ops
 from keras_calls import BACKEND, TRAINS, assert_near
 from messages import says
@@ -60,8 +61,11 @@ def made(name, accelerated=True, **options):
     return model, x
 
 
+compiles = nightly if BACKEND == "jax" else pytest.param  # XLA takes seconds
+
+
 @trains
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["classifier", compiles("forecaster"), compiles("subclassed")])
 def test_training_ends_with_the_same_weights(name):
     """A ragged last batch included."""
     found = []
@@ -143,7 +147,7 @@ def test_own_layers_are_saved_and_loaded(tmp_path):
 
 
 @trains
-@pytest.mark.parametrize("options", [dict(run_eagerly=True), dict(jit_compile=BACKEND == "jax")])
+@pytest.mark.parametrize("options", [compiles(dict(run_eagerly=True)), dict(jit_compile=BACKEND == "jax")])
 def test_models_are_compiled_or_not(options):
     model, x = made("classifier", **options)
     plain, _ = made("classifier", accelerated=False, **options)

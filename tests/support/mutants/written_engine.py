@@ -120,8 +120,8 @@ FAULTS = {
     ],
     "rnnkit/cpu/backward.py": [
         ("what is laid out keeps its own arena",
-         "        self._dtype, self._groups, self._of_inputs, dy =",
-         "        self._arena = arena\n        self._dtype, self._groups, self._of_inputs, dy ="),
+         "        self._dtype, self.groups, self._of_inputs, dy =",
+         "        self._arena = arena\n        self._dtype, self.groups, self._of_inputs, dy ="),
     ],
     "rnnkit/cpu/checkpoints.py": [
         ("a layer's gradient is written over the one above", 'f"dlayer_{lowest.layer % 2}"', '"dlayer"'),
