@@ -134,7 +134,7 @@ def help_program(helper):
     return 0
 
 
-PLACES, PLACE_WORDS, PLAN_WORDS = 4096, 2, 18
+PLACES, PLACE_WORDS, PLAN_WORDS = 16384, 2, 18
 """Sizes of a table of plans: its places, which are found by a key from 1 on, the words of a place (the key, and the
 address of its plan), and those of a plan."""
 USED, COUNT, PAIRS = range(3)

@@ -95,6 +95,7 @@ class Program:
             self._rows.relist(call.seq_len, self._lengths, self._resets)
         parts = {"infer": self._infer, "forward": self._forward, "backward": self._backward, "pack": self._pack}
         parts[call.kind]()
+        self.nbytes += self._rows.nbytes
         self._sync = np.zeros(sync_size(threads), np.int64)
         self._helpers = np.zeros((threads - 1, programs.HELPER_WORDS), np.int64)
         self._helpers[:, programs.LAST + 1 : programs.LAST + 3] = self._sync.ctypes.data, self._sync.size

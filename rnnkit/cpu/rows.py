@@ -134,6 +134,11 @@ class StepRows(Steps):
         self.list = thread_pool.bound(list_rows, 0, (sequences[0], _NO_MARKS), *arguments)
 
     @property
+    def nbytes(self) -> int:
+        """Size of its own lists."""
+        return self.starts.nbytes + (self._lists.nbytes + self._positions.numbers.nbytes if self.padded else 0)
+
+    @property
     def is_kept(self) -> bool:
         """Whether `rows_of` returns the same object for the next steps of so many sequences."""
         return self.padded or self.batch_size <= LISTED_ROWS

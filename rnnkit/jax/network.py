@@ -16,7 +16,7 @@ from rnnkit.descriptor.weights import check_names, num_weights
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 from rnnkit.jax import primitives
 from rnnkit.jax.problem import OPERANDS, Problem, Static
-from rnnkit.jax.xla import is_from_outside
+from rnnkit.jax.xla import is_from_outside, is_known_on_cpu
 from rnnkit.network.base import BaseNetwork
 from rnnkit.network.engine import Infer
 
@@ -91,6 +91,7 @@ def rnn(
         raise wrong_type("rnn", "network", "an RNNDescriptor or a network", network)
     if desc.dtype not in HOST_DTYPES:
         raise ValueError(message("rnn", "network.dtype", f"be {' or '.join(HOST_DTYPES)}", desc.dtype))
+    given_w = w
     w, x = (_array("rnn", name, one, desc) for name, one in (("w", w), ("x", x)))
     _check_shape("w", w, (num_weights(desc),), ("num_weights",))
     if x.ndim != 3 or x.shape[2] != desc.input_size:
@@ -114,16 +115,19 @@ def rnn(
     if lengths is not None:
         given["lengths"] = _lengths(lengths, steps, rows)
     if seed is not None:
-        given["seed"] = _seed(seed)
+        words = _seed(seed)
+        if desc.draws:
+            given["seed"] = words
     initial = "zeros" if initial is None else initial
     checks.initial("rnn", initial, resets)
     first_row = checks.first_row("rnn", first_row, rows)
     names = tuple(name for name in OPERANDS if name in given)
     static = Static(desc, names, initial, first_row, _ENGINE)
-    packing = Problem("infer", static, steps, rows).packing if _ENGINE and is_from_outside(w, x) else None
+    packing = Problem("infer", static, steps, rows).packing if _ENGINE and is_from_outside(given_w, x) else None
     if packing is not None:
-        with nullcontext() if isinstance(w, jax.core.Tracer) else jax.ensure_compile_time_eval():
-            [given["packed"]] = primitives.pack.bind(w, static=packing)  # XLA moves it out of a loop
+        # Of weights that are known it runs now; else XLA moves it out of a loop.
+        with jax.ensure_compile_time_eval() if is_known_on_cpu(given_w) else nullcontext():
+            [given["packed"]] = primitives.pack.bind(jnp.asarray(given_w), static=packing)
         names, static = (*names, "packed"), static._replace(names=(*names, "packed"), vector_bytes=packing.vector_bytes)
     y, hy, cy = primitives.infer.bind(*map(given.get, names), static=static)
     if not desc.has_cell_state:

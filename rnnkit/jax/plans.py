@@ -46,6 +46,11 @@ class _Plan:
         set_word(self.words, pair + 1, program.words.ctypes.data)
         set_word(self.words, COUNT, max(self.words[COUNT], number + 1))
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """The number of programs, and their bytes."""
+        return len(self.programs), sum(one.nbytes for one in self.programs.values())
+
     def drop(self) -> None:
         """Drop the programs that do not run."""
         for number, program in [*self.programs.items()]:
@@ -74,8 +79,12 @@ def add(key: int, problem: Problem) -> bool:
         _make_room()
         each = zip(problem.names, problem.operands + problem.results, strict=True)
         buffers = {name: (n, prod(shape) * dtype.itemsize) for n, (name, (shape, dtype)) in enumerate(each, 1)}
-        threads = min(problem.threads or thread_pool.max_threads(), len(os.sched_getaffinity(0)))
-        program = module.Program(call, buffers, threads)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = min(problem.threads or thread_pool.max_threads(), cores)
+        try:
+            program = module.Program(call, buffers, threads)
+        except MemoryError:  # a call in Python needs less
+            return False
         if plan is None:
             plan = _plans[key] = _Plan()
             plan.add(program)
@@ -91,12 +100,14 @@ def add(key: int, problem: Problem) -> bool:
 
 def _make_room() -> None:
     """Drop programs that were not used since the last time, while there are too many."""
+    count, nbytes = (sum(sizes) for sizes in zip((0, 0), *(plan.size for plan in _plans.values()), strict=True))
     for key in [*_plans]:
-        programs = [one for plan in _plans.values() for one in plan.programs.values()]
-        if len(programs) < _KEPT_PROGRAMS and sum(one.nbytes for one in programs) < _KEPT_BYTES:
+        if count < _KEPT_PROGRAMS and nbytes < _KEPT_BYTES:
             return
         plan = _plans[key]
         if not plan.words[USED]:
+            before = plan.size
             plan.drop()
+            count, nbytes = (one - was + now for one, was, now in zip((count, nbytes), before, plan.size, strict=True))
         plan.words[USED] = 0
         _plans[key] = _plans.pop(key)  # to the end

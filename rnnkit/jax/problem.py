@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.texts import descriptor_of_text, descriptor_text
 from rnnkit.descriptor.weights import num_weights
+from rnnkit.errors import message
 from rnnkit.network import engine
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
 
@@ -80,15 +82,26 @@ class Problem(NamedTuple):
         }[self.kind]  # fmt: skip
 
     @property
+    def reads_packed(self) -> bool:
+        """Whether packed weights are those of this machine."""
+        return self.static.vector_bytes == VECTOR_BYTES
+
+    @property
     def call(self) -> Any:
         """Return the call as the engine's programs know it; None if they do not."""
         static, program = self.static, engine.cpu_module("program")
         if "mask" in static.names or static.initial != "zeros":
             return None
-        if self.kind == "pack" and static.vector_bytes != VECTOR_BYTES:
+        if self.kind == "pack" and not self.reads_packed:
             return None
-        given = ("lengths" in static.names), ("resets" in static.names), static.vector_bytes == VECTOR_BYTES
+        given = ("lengths" in static.names), ("resets" in static.names), self.reads_packed
         return program.Call(self.kind, static.running, self.seq_len, self.batch_size, *given)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all operands and results, but of packed weights, which other machines do not read."""
+        each = zip(self.names, self.operands + self.results, strict=True)
+        return sum(prod(shape) * dtype.itemsize for name, (shape, dtype) in each if name != "packed")
 
     @property
     def operands(self) -> list[Shaped]:
@@ -143,10 +156,14 @@ class Problem(NamedTuple):
         }[name]
 
 
+_FORMAT = 1  # of texts; it counts up with every change of what the arrays of a program hold
+_ANOTHER = "the program was made by another version of rnnkit: make it again"
+
+
 @lru_cache(1024)
 def _text(problem: Problem) -> str:
     kind, (desc, *static), *sizes = problem
-    return json.dumps([kind, descriptor_text(desc), *static, *sizes])
+    return json.dumps([_FORMAT, problem.nbytes, kind, descriptor_text(desc), *static, *sizes])
 
 
 @lru_cache(1024)
@@ -156,9 +173,14 @@ def problem_of(text: str) -> Problem:
     Raises
     ------
     ValueError
-        The cell is not known in this process.
+        The cell is not known in this process, or the text is of another version.
     """
-    kind, desc, names, *rest = json.loads(text)
+    written, nbytes, kind, desc, names, *rest = json.loads(text)
+    if written != _FORMAT:
+        raise ValueError(message("rnn", "program", f"have format {_FORMAT}", written, _ANOTHER))
     *static, wanted = rest[:-_SIZES]
     desc = descriptor_of_text(desc, _CURE)
-    return Problem(kind, Static(desc, tuple(names), *static, tuple(wanted)), *rest[-_SIZES:])
+    found = Problem(kind, Static(desc, tuple(names), *static, tuple(wanted)), *rest[-_SIZES:])
+    if found.nbytes != nbytes:
+        raise ValueError(message("rnn", "program", f"have arrays of {found.nbytes} bytes", nbytes, _ANOTHER))
+    return found

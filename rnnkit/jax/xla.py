@@ -190,6 +190,50 @@ def _register() -> None:
     jax.ffi.register_ffi_target(_TARGET, capsule, platform="cpu")
 
 
+class _Primitive(Primitive):
+    """One whose operands all vary between the devices of a `shard_map` if one of them does, so that gradients of those
+    that do not are summed over the devices."""
+
+    def bind(self, *operands: Any, **parameters: Any) -> Any:
+        each = [_varying(jax.typeof(one)) if _TRACKS else frozenset() for one in operands]
+        varying = frozenset().union(*each)
+        return super().bind(
+            *(
+                one if own == varying else _VARY(one, tuple(varying - own))
+                for one, own in zip(operands, each, strict=True)
+            ),
+            **parameters,
+        )
+
+
+_VARY = partial(jax.lax.pcast, to="varying") if hasattr(jax.lax, "pcast") else getattr(jax.lax, "pvary", None)
+_TRACKS = _VARY is not None
+"""Whether this version of JAX tracks what varies between devices."""
+
+
+def _varying(aval: Any) -> frozenset[Any]:
+    """Return the axes of devices between which a value varies."""
+    return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", getattr(aval, "vma", ())))
+
+
+def _result(operands: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return what is known of a result: it varies between devices if an operand does."""
+    like = next(filter(_varying, operands), None)
+    if like is None:
+        return jax.core.ShapedArray(shape, dtype)
+    sharding = like.sharding.update(spec=jax.sharding.PartitionSpec(*[None] * len(shape)))
+    return like.update(shape=shape, dtype=np.dtype(dtype), weak_type=False, sharding=sharding)
+
+
+def _register_in_shard_map(made: Any) -> None:
+    """Tell old versions of `shard_map` that results vary as operands do."""
+    if not _TRACKS:
+        from jax.experimental import shard_map
+
+        for register in "register_standard_check", "register_standard_rewrite":
+            getattr(shard_map, register, lambda made: None)(made)
+
+
 def primitive(
     name: str, problem: Callable[..., Problem], otherwise: Callable[..., Sequence[Any]], is_engine: bool = True
 ) -> Any:
@@ -199,12 +243,13 @@ def primitive(
     on other devices, where `static.engine` is False, or if this is no primitive of the engine.
     """
     _register()
-    made = Primitive(f"rnnkit_{name}")
+    made = _Primitive(f"rnnkit_{name}")
     made.multiple_results = True
+    _register_in_shard_map(made)
 
     @made.def_abstract_eval
     def _(*operands: Any, **parameters: Any) -> list[Any]:
-        return [jax.core.ShapedArray(*one) for one in problem(operands, parameters).results]
+        return [_result(operands, *one) for one in problem(operands, parameters).results]
 
     made.def_impl(partial(_run_at_once, made))
     by_operations = mlir.lower_fun(otherwise, multiple_results=True)
@@ -230,6 +275,14 @@ def is_from_outside(value: Any, of_call: Any) -> bool:
         return False
     trace = getattr(of_call, "_trace", None)
     return not isinstance(value, jax.core.Tracer) or getattr(value, "_trace", trace) is not trace
+
+
+def is_known_on_cpu(value: Any) -> bool:
+    """Return whether what is computed from a value may be computed now, and on a CPU: elsewhere it would be other."""
+    if isinstance(value, jax.core.Tracer):
+        return False
+    devices = value.devices() if isinstance(value, jax.Array) else jax.local_devices()[:1]
+    return all(one.platform == "cpu" for one in devices)
 
 
 @lru_cache(256)

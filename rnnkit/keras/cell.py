@@ -25,7 +25,7 @@ class Cell(keras.layers.Layer):
     units : int
         H.
     seed : int, optional
-        Of the initial weights.
+        Of the initial weights; None draws one from Keras's generator.
     """
 
     def __init__(self, cell: Any, units: Any, seed: int | None = None, **options: Any) -> None:
@@ -42,7 +42,7 @@ class Cell(keras.layers.Layer):
     def build(self, input_shape: Any) -> None:
         """Make the weights, for inputs (..., I)."""
         self.desc = RNNDescriptor(self.mode, int(input_shape[-1]), self.units, dtype=str(self.variable_dtype))
-        drawn = init_weights(self.desc, self.seed)
+        drawn = init_weights(self.desc, int(keras.random.randint((), 0, 2**31 - 1)) if self.seed is None else self.seed)
 
         def initial(shape: Any, dtype: Any = None) -> Any:
             return ops.convert_to_tensor(drawn, dtype)

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from rnnkit.descriptor.descriptor import HOST_DTYPES
+from rnnkit.errors import message
 from rnnkit.keras.backends import run_of_backend
 from rnnkit.keras.cell import Cell
 from rnnkit.keras.weights import network_of
@@ -36,16 +37,18 @@ def why_not(layer: Any, training: bool = False) -> str | None:
     cell, name = layer.cell, layer.kind_of_keras if isinstance(layer, OnEngine) else type(layer).__name__
     if run_of_backend() is None:
         return f"the backend is {keras.config.backend()}"
+    if cell.compute_dtype not in HOST_DTYPES or cell.variable_dtype != cell.compute_dtype:
+        return f"it computes in {cell.compute_dtype} with weights in {cell.variable_dtype}"
     if isinstance(cell, Cell):
         return None
+    if layer.unroll and not _starts_from_zeros():
+        return "unroll=True has results of its own where steps are masked"
     activation = getattr(cell.activation, "__name__", repr(cell.activation))
     if activation not in _ACTIVATIONS[name]:
         return f"its activation is {activation}"
     recurrent = getattr(cell, "recurrent_activation", None)
     if recurrent is not None and getattr(recurrent, "__name__", "") != "sigmoid":
         return f"its recurrent_activation is {getattr(recurrent, '__name__', repr(recurrent))}"
-    if cell.compute_dtype not in HOST_DTYPES or cell.variable_dtype != cell.compute_dtype:
-        return f"it computes in {cell.compute_dtype} with weights in {cell.variable_dtype}"
     if not training:
         return None
     if cell.recurrent_dropout:
@@ -145,13 +148,18 @@ class RNN(OnEngine, keras.layers.RNN):
         As for :class:`rnnkit.RNNDescriptor`: for example "gru", or ``rnnkit.cells.MinGRU()``.
     units : int
         H.
+    seed : int, optional
+        Of the initial weights; None draws one from Keras's generator.
     **options
         Those of ``keras.layers.RNN``: return_sequences, return_state, go_backwards, stateful, zero_output_for_mask.
 
     Raises
     ------
     TypeError, ValueError
-        As for :class:`rnnkit.RNNDescriptor`; or the cell has side inputs or noises, which Keras does not pass.
+        As for :class:`rnnkit.RNNDescriptor`; or the cell has side inputs or noises, which Keras does not pass, or the
+        layer computes in another dtype than its weights have.
+    RuntimeError
+        Keras runs on a backend other than torch, jax and numpy.
 
     Examples
     --------
@@ -162,5 +170,10 @@ class RNN(OnEngine, keras.layers.RNN):
     (2, 5, 8)
     """
 
-    def __init__(self, cell: Any, units: int | None = None, **options: Any) -> None:
-        super().__init__(cell if isinstance(cell, Cell) else Cell(cell, units), **options)
+    def __init__(self, cell: Any, units: int | None = None, seed: int | None = None, **options: Any) -> None:
+        if run_of_backend() is None:
+            raise RuntimeError(message("RNN", "backend", "be torch, jax or numpy", keras.config.backend()))
+        own = {"dtype": options["dtype"]} if "dtype" in options else {}
+        super().__init__(cell if isinstance(cell, Cell) else Cell(cell, units, seed, **own), **options)
+        if reason := why_not(self):
+            raise TypeError(message("RNN", "dtype", f"be {' or '.join(HOST_DTYPES)}", reason))

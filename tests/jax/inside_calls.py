@@ -12,6 +12,7 @@ from messages import says
 
 import rnnkit
 import rnnkit.jax
+from rnnkit.cells import RegularizedLSTM
 from rnnkit.jax import network
 
 jax.config.update("jax_enable_x64", True)
@@ -96,6 +97,17 @@ def test_equations_draw_numbers_of_their_own(kind, by_equations):
     assert_close(jnp.vdot(jax.grad(loss)(w), direction), numeric, 1e-7)
     assert not np.allclose(case.run(*case.given).y, case.run(*case.given, seed=1).y)
     assert not np.allclose(case.run(*case.given).y, rnnkit.infer(case.desc, case.w, *case.arrays).y)
+
+
+def test_a_seed_of_a_network_that_draws_nothing_is_not_used():
+    """Also of one with noises in evaluation, whose text is that of training."""
+    desc = rnnkit.RNNDescriptor(RegularizedLSTM(zoneout=0.3), 3, 4).evaluating
+    w, x = rnnkit.init_weights(desc, 0), np.ones((T, N, 3), np.float32)
+    found = jax.jit(lambda w, x: rnnkit.jax.rnn(desc, w, x, seed=0).y)(w, x)
+    assert_same(found, rnnkit.infer(desc, w, x).y)
+    gradient = jax.jit(jax.grad(lambda w: rnnkit.jax.rnn(desc, w, x, seed=0).y.sum()))(jnp.asarray(w))
+    result = rnnkit.forward(desc, w, x)
+    assert_same(gradient, rnnkit.backward(desc, w, result.workspace, np.ones_like(result.y)).dw)
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (4, 0), (1, 1), (17, 16), (15, 33)])

@@ -11,6 +11,7 @@ from jax_calls import Case, N, T, assert_same
 
 import rnnkit
 import rnnkit.jax
+from rnnkit.cpu import kept
 from rnnkit.jax import network, plans, problem, xla
 from rnnkit_kernels import programs
 from rnnkit_kernels.machine.sync import NUMBER
@@ -74,10 +75,23 @@ def test_weights_are_packed_once_for_the_steps_of_a_loop(in_python):
     hy, y = run(*case.given[:2])
     expected = rnnkit.infer(case.desc, case.w, case.x, case.hx)
     assert_same((hy, y), (expected.hy, expected.y))
-    known = jax.jit(lambda x: steps(case.w, x))  # packed when it is traced
-    assert_same(known(case.given[1]), (expected.hy, expected.y))
-    assert "rnnkit_pack" not in known.lower(case.given[1]).compile().as_text()
+    for w in case.w, case.given[0]:  # packed when it is traced
+        known = jax.jit(lambda x, w=w: steps(w, x))
+        assert_same(known(case.given[1]), (expected.hy, expected.y))
+        assert "'packed'" in str(jax.make_jaxpr(known)(case.given[1]))
+        assert "rnnkit_pack" not in known.lower(case.given[1]).compile().as_text()
     assert not in_python
+
+
+def test_weights_elsewhere_are_not_packed_when_it_is_traced(monkeypatch):
+    """There they would be packed by JAX's operations, which is not to be read here."""
+    monkeypatch.setattr(network, "is_known_on_cpu", lambda value: False)
+    case = Case("gru", options="nothing")
+    run = jax.jit(lambda x: rnnkit.jax.rnn(case.desc, case.w, x, case.given[2]).y)
+    assert "rnnkit_pack" in run.lower(case.given[1]).as_text() or "rnnkit_pack" in str(
+        jax.make_jaxpr(run)(case.given[1])
+    )
+    assert_same(run(case.given[1]), rnnkit.infer(case.desc, case.w, case.x, case.hx).y)
 
 
 def test_packed_weights_of_another_machine_are_not_read(monkeypatch):
@@ -142,6 +156,32 @@ def test_such_a_loss_has_second_derivatives():
     assert np.isfinite(second).all() and second.any()
 
 
+def test_programs_of_another_version_are_refused(monkeypatch):
+    """Those whose arrays have other sizes, and those whose texts are others."""
+    case = Case("gru", options="nothing")
+    for patched, value, expected in (
+        ("_FORMAT", 0, "program must have format 1, got 0"),
+        ("kept_nbytes", lambda *given: 64, "program must have arrays of"),
+    ):
+        jax.clear_caches()  # of what was lowered
+        problem._text.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(problem if patched == "_FORMAT" else kept, patched, value)
+            program = jax.jit(jax.grad(case.loss)).lower(*case.given).compile()
+        problem._text.cache_clear()
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=expected):
+            jax.block_until_ready(program(*case.given))
+
+
+def test_memory_of_programs_counts_their_lists(fresh):
+    lengths = jnp.full(50, 100)
+    jax.jit(lambda w, x: rnnkit.jax.rnn(GRU, w, x, lengths=lengths).y)(
+        W, jnp.ones((100, 50, 3), jnp.float32)
+    ).block_until_ready()
+    (plan,) = plans._plans.values()
+    assert plan.size[0] == 1 and plan.size[1] > 5 * 8 * 100 * 50
+
+
 def test_threads_of_python_have_a_program_each(fresh, in_python):
     """Up to the most; others run in Python."""
     x = jnp.ones((200, 64, 3))
@@ -176,6 +216,15 @@ def test_a_full_table_leaves_calls_to_python(fresh, monkeypatch, in_python):
     monkeypatch.setattr(plans, "_MOST_PLANS", 2)
     run_sizes(range(30, 34))
     assert len(plans._plans) == 2 and in_python == ["infer"] * 2
+
+
+def test_a_program_without_memory_leaves_the_call_to_python(fresh, monkeypatch, in_python):
+    def without_memory(*given):
+        raise MemoryError
+
+    monkeypatch.setattr("rnnkit.cpu.program.Program", without_memory)
+    run_sizes([34])
+    assert in_python == ["infer"] and not plans._plans
 
 
 def test_a_program_that_is_running_is_not_dropped(fresh):

@@ -162,6 +162,31 @@ def test_exported_programs_run_in_another_process(kind, knows, tmp_path):
     assert done.stdout == "equal\n", done.stderr[-2000:]
 
 
+TWO_DEVICES = """
+import jax, jax.numpy as jnp, numpy as np, rnnkit.jax
+from jax.sharding import Mesh, PartitionSpec as P
+shard_map = getattr(jax, "shard_map", None)
+if shard_map is None:
+    from jax.experimental.shard_map import shard_map
+net = rnnkit.GRU(3, 5, seed=0)
+w, x = jnp.asarray(net.weights), jnp.asarray(np.random.default_rng(0).standard_normal((6, 4, 3), np.float32))
+loss = lambda w, x: (rnnkit.jax.rnn(net, w, x).y ** 2).sum()
+each = lambda w, x: jax.lax.psum(loss(w, x), "d")
+sharded = shard_map(each, mesh=Mesh(np.array(jax.devices()), ("d",)), in_specs=(P(), P(None, "d")), out_specs=P())
+found, expected = (jax.jit(jax.grad(one, (0, 1)))(w, x) for one in (sharded, loss))
+for one, other in zip(found, expected):
+    np.testing.assert_allclose(one, other, atol=1e-5)
+print(len(jax.devices()))
+"""
+
+
+def test_gradients_of_sharded_batches_are_summed_over_the_devices():
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    command = [sys.executable, "-c", TWO_DEVICES]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout == "2\n", done.stderr[-2000:]
+
+
 def test_many_threads_call_at_once():
     case = Case("lstm")
     run = jax.jit(lambda w, x: jax.grad(case.loss)(w, x, *case.given[2:]))

@@ -104,6 +104,7 @@ def test_bidirectional_layers(merge):
         ("GRU", dict(recurrent_activation="hard_sigmoid"), "recurrent_activation is hard_sigmoid"),
         ("LSTM", dict(dtype="mixed_bfloat16"), "computes in bfloat16"),
         ("SimpleRNN", dict(activation="sigmoid"), "activation is sigmoid"),
+        *([] if BACKEND == "torch" else [("LSTM", dict(unroll=True), "unroll=True")]),
     ],
 )
 def test_what_the_engine_lacks_stays_on_keras(kind, options, reason):
@@ -140,6 +141,22 @@ def test_any_cell_is_a_layer(cell):
         dcy = None if len(others) == 1 else others[1] if len(others) == 2 else tuple(others[1:])
         dx, _, _, dw, *_ = rnnkit.backward(desc, w, result.workspace, dy, others[0], dcy)
         assert_near(after[len(states) :], [dx.swapaxes(0, 1), dw], 1e-5)
+
+
+def test_initial_weights_are_drawn_by_keras():
+    found = []
+    for seed in (None, None, 5, 5):
+        keras.utils.set_random_seed(1)
+        layer = rnnkit.keras.RNN("gru", H, seed=seed)
+        layer.build(X.shape)
+        found.append(keras.ops.convert_to_numpy(layer.cell.flat))
+    assert (found[0] == found[1]).all() and (found[2] == found[3]).all() and not (found[0] == found[2]).all()
+    np.testing.assert_array_equal(found[2], rnnkit.init_weights(layer.cell.desc, 5))
+
+
+def test_another_dtype_of_computing_is_refused():
+    with pytest.raises(TypeError, match=says("RNN: dtype", "float32", "bfloat16")):
+        rnnkit.keras.RNN("gru", H, dtype="mixed_bfloat16")
 
 
 def test_a_cell_runs_a_step():
