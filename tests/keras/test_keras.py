@@ -7,8 +7,15 @@ from inside import PARTS, run_inside
 
 FILES = sorted(Path(__file__).parent.glob("inside_*.py"))
 BACKENDS = {"torch": "torch", "jax": "jax", "numpy": "numpy"}
+LONG = {("inside_layers", "jax", "nightly"): [pytest.mark.weekly]}  # XLA compiles each of some hundred cases
 EACH = [
-    pytest.param(file, backend, part, id=f"{file.stem.removeprefix('inside_')}-{backend}", marks=marks)
+    pytest.param(
+        file,
+        backend,
+        part,
+        id=f"{file.stem.removeprefix('inside_')}-{backend}",
+        marks=LONG.get((file.stem, backend, part), marks),
+    )
     for part, marks in PARTS.items()
     for file in FILES
     for backend in BACKENDS
