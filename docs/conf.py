@@ -1,11 +1,13 @@
 """The site's configuration: `pip install -e '.[docs]'`, then `python -m sphinx -W -n docs build/site`."""
 
+import os
 import sys
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
+os.environ.setdefault("KERAS_BACKEND", "torch")  # in which the modules of the reference are imported
 
 project = "rnnkit"
 author = "the authors of rnnkit"
