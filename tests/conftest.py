@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, settings
 from idle import forget
 from optional import needs, skipped_without
 
+os.environ.setdefault("KERAS_BACKEND", "torch")  # before anything imports Keras
+
 # A first example may compile kernels, hence no deadline. Rejecting problems near a kink is meant, hence no check of it.
-os.environ.setdefault("KERAS_BACKEND", "torch")
 COMMON = dict(deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
 settings.register_profile("dev", max_examples=10, **COMMON)

@@ -28,17 +28,15 @@ CALL: form, address of the kernel, work, number of words of arguments, these (th
 """
 
 _ARRAY, _ALL = np.zeros(1, np.float32), np.zeros(1, np.int64)
-FORMS = {
-    "arrays": ForwardArrays(*[_ARRAY] * 6),
-    "gradients": BackwardArrays(*[_ARRAY] * 9, False, False, False),
-    "array": _ARRAY, "two": (_ARRAY, _ARRAY), "nothing": 0,
-    "steps": (*[_ARRAY] * 7, *[_ALL] * 2, *[_ARRAY] * 2, (0,) * 4),
-}  # fmt: skip
+ARRAYS, GRADIENTS, ARRAY, TWO, NOTHING, STEPS = range(6)
+FORMS = (
+    ForwardArrays(*[_ARRAY] * 6), BackwardArrays(*[_ARRAY] * 9, False, False, False), _ARRAY, (_ARRAY, _ARRAY), 0,
+    (*[_ARRAY] * 7, *[_ALL] * 2, *[_ARRAY] * 2, (0,) * 4),
+)  # fmt: skip
 """What the kernels that a program calls expect as their second argument, but for dtypes."""
-_NAMES = [*FORMS]
-_arrays, _gradients, _array, _two, _nothing, _steps = map(call_of, FORMS.values())
+_arrays, _gradients, _array, _two, _nothing, _steps = map(call_of, FORMS)
 _OWN_WORDS = 5  # of a kernel call: the bound arguments, and thread_id, size and sync
-MAX_WORDS = max(map(words_of, FORMS.values())) + _OWN_WORDS
+MAX_WORDS = max(map(words_of, FORMS)) + _OWN_WORDS
 
 
 BUSY, KNOWN, LAST = range(3)
@@ -50,7 +48,7 @@ _SPINS_OF_HELPER = 100_000  # without a call to take part in, about 3 ms
 
 def form_of(like):
     """Return the number of the form of a kernel call whose second argument is like this."""
-    shapes = [_shape_of(one) for one in FORMS.values()]
+    shapes = [_shape_of(one) for one in FORMS]
     return shapes.index(_shape_of(like))
 
 
@@ -108,15 +106,15 @@ def _call(program, at, buffers, words):
     if shared:
         sync[NUMBER], sync[SPIN_LIMIT] = number, work // WORK_PER_SPIN
     first = address_of(words)
-    if form == 0:
+    if form == ARRAYS:
         _arrays(address, first)
-    elif form == 1:
+    elif form == GRADIENTS:
         _gradients(address, first)
-    elif form == 2:
+    elif form == ARRAY:
         _array(address, first)
-    elif form == 3:
+    elif form == TWO:
         _two(address, first)
-    elif form == 4:
+    elif form == NOTHING:
         _nothing(address, first)
     else:
         _steps(address, first)
@@ -134,31 +132,31 @@ def help_program(helper):
     return 0
 
 
-PLACES, PLACE_WORDS, PLAN_WORDS = 16384, 2, 18
-"""Sizes of a table of plans: its places, which are found by a key from 1 on, the words of a place (the key, and the
-address of its plan), and those of a plan."""
+PLACES, PLACE_WORDS, COPIES_WORDS = 16384, 2, 18
+"""Sizes of a table of programs: its places, which are found by a key from 1 on; the words of a place, the key and the
+address of the copies of its program; and the words of these copies."""
 USED, COUNT, PAIRS = range(3)
-"""Words of a plan: whether it was used, the number of its programs, and for each program two: whether it runs, and its
-address, 0 if it has been dropped."""
+"""Words of the copies: whether one was used, their number, and for each copy two: whether it runs, and its address, 0
+if it has been dropped."""
 
 
 @inner
 def take_program(table, key):
-    """Return the address of the two words of a program with this key that nobody runs; 0 if there is none."""
+    """Return the address of the two words of a copy that nobody runs, of the program with this key; 0 without any."""
     place = key % PLACES * PLACE_WORDS
     for _ in range(PLACES):
         found = load(table, place)
         if found == 0:
             return 0
         if found == key:
-            plan = words_at(load(table, place + 1), PLAN_WORDS)
-            plan[USED] = 1
-            for number in range(load(plan, COUNT)):
+            copies = words_at(load(table, place + 1), COPIES_WORDS)
+            copies[USED] = 1
+            for number in range(load(copies, COUNT)):
                 pair = PAIRS + 2 * number
-                if exchange(plan, pair, 0, 1):
-                    if plan[pair + 1] != 0:
-                        return address_of(plan) + 8 * pair
-                    store(plan, pair, 0)
+                if exchange(copies, pair, 0, 1):
+                    if copies[pair + 1] != 0:
+                        return address_of(copies) + 8 * pair
+                    store(copies, pair, 0)
             return 0
         place = (place + PLACE_WORDS) % (PLACES * PLACE_WORDS)
     return 0

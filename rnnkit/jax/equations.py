@@ -46,8 +46,10 @@ def backward(dy: Any, dhy: Any, dcy: Any, kept: Any, *operands: Any, static: Sta
     del kept
     given = static.named(operands)
     names = [name for name in DIFFERENTIABLE if name in given and name in (*static.wanted, "hx", "cx")]
-    y, pull = jax.vjp(lambda *some: infer(*_with(static, operands, names, some), static=static), *map(given.get, names))
-    dy = dy if "y" in static.wanted else jnp.zeros_like(y[0])
+    results, pull = jax.vjp(
+        lambda *some: infer(*_with(static, operands, names, some), static=static), *map(given.get, names)
+    )
+    dy = dy if "y" in static.wanted else jnp.zeros_like(results[0])
     found = dict(zip(names, pull([dy, dhy, dcy]), strict=True))
     problem = Problem("backward", static, *given["x"].shape[:2])
     shaped = zip(DIFFERENTIABLE, problem.results, strict=True)

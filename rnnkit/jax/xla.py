@@ -1,7 +1,7 @@
 """All that is JAX's own and XLA's: how a call reaches the engine from a compiled program.
 
 XLA calls a handler of its foreign function interface with the address of a call frame, a C struct of 64-bit words
-(xla/ffi/api/c_api.h, version 0.1). The handler is compiled: it finds the program of the call (`plans`) by its key and
+(xla/ffi/api/c_api.h, version 0.1). The handler is compiled: it finds the program of the call (`table`) by its key and
 runs it, without the GIL. The first call makes the program, in a function of ctypes, which takes the GIL; calls that no
 program does run there.
 """
@@ -22,7 +22,7 @@ from jax.interpreters import mlir
 from llvmlite import binding
 from numba.core.compiler_lock import global_compiler_lock
 
-from rnnkit.jax import plans
+from rnnkit.jax import table
 from rnnkit.jax.calls import run
 from rnnkit.jax.problem import Problem, Shaped, problem_of
 from rnnkit_kernels.machine import thread_pool
@@ -56,9 +56,10 @@ _FRAME, _DATA = 22, 3  # words of a frame; the word of a buffer that has its add
 # Words of the API that have the addresses of functions: all from JAX 0.5.3 on, although its API says it is shorter.
 _ERROR_CREATE, _ERROR_DESTROY, _SCHEDULE = 6, 8, 17
 _INVALID_ARGUMENT = 3
-_TARGET, _SYMBOL = "rnnkit", "rnnkit_door"
-_PYTHON, _HELP, _TABLE = range(3)  # words of the door: addresses of `_run_in_python`, `help_program`, `plans.TABLE`
-_door, _door_address = np.zeros(3, np.int64), symbol(_SYMBOL)
+_TARGET, _SYMBOL = "rnnkit", "rnnkit_jax_addresses"
+_PYTHON, _HELP, _TABLE = range(3)
+_addresses, _their_address = np.zeros(3, np.int64), symbol(_SYMBOL)
+"""Addresses that the handler reads: of `_run_in_python`, `help_program` and `table.TABLE`."""
 _AGAIN = 1  # what `_run_in_python` returns after it made a program; others are addresses of errors, or 0
 _MOST_BUFFERS = 32
 
@@ -71,14 +72,14 @@ class _Error(ctypes.Structure):
 
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 def _run_in_python(address: int, may_add: int) -> int | None:
-    """Run a call, or make a program for it if that `may_add` to the call's plan."""
+    """Run a call, or make a program for it if `may_add`."""
     frame = (ctypes.c_int64 * _FRAME).from_address(address)
     if frame[_EXTENSION]:
         return _describe(frame[_EXTENSION])
     try:
         text = _text(frame)
         problem = problem_of(text)
-        if may_add and plans.add(plans.key_of(text), problem):
+        if may_add and table.add(table.key_of(text), problem):
             return _AGAIN
         run(problem, [*map(_array, _shaped(problem), _buffers(frame))])
     except BaseException as error:  # it may not pass through XLA
@@ -88,25 +89,25 @@ def _run_in_python(address: int, may_add: int) -> int | None:
 
 def _run(frame):
     """Run the program of a call, without Python; the first call makes it, and one that has none runs in Python."""
-    words, door = words_at(frame, _FRAME), words_at(_door_address(), _door.size)
+    words, addresses = words_at(frame, _FRAME), words_at(_their_address(), _addresses.size)
     is_call, may_add = words[_EXTENSION] == 0, 1
     while True:
         pair = 0
         if is_call:
             key = words_at(words_at(words_at(words[_ATTRIBUTES[1]], 1)[0], 2)[1], 1)[0]
-            pair = take_program(words_at(door[_TABLE], PLACES * PLACE_WORDS), key)
+            pair = take_program(words_at(addresses[_TABLE], PLACES * PLACE_WORDS), key)
         if pair != 0:
             stack = on_stack(words)
             program, buffers = words_at(words_at(pair, 2)[1], 1), part(stack, 0, _MOST_BUFFERS)
             _list_buffers(words, buffers)
             if program[SHARED] > 0:
-                _call_helpers(words, program, door[_HELP], part(stack, _MOST_BUFFERS, 2 * _MOST_BUFFERS))
+                _call_helpers(words, program, addresses[_HELP], part(stack, _MOST_BUFFERS, 2 * _MOST_BUFFERS))
             is_valid = run_program(program, buffers, part(stack, 2 * _MOST_BUFFERS, 2 * _MOST_BUFFERS + MAX_WORDS))
             give_back_program(pair)
             if is_valid:
                 return 0
             may_add = 0  # the same call in Python says what is wrong
-        answer = call_c(door[_PYTHON], frame, may_add)
+        answer = call_c(addresses[_PYTHON], frame, may_add)
         if answer != _AGAIN:
             return answer
 
@@ -184,8 +185,8 @@ def _array(shaped: Shaped, address: int) -> np.ndarray:
 def _register() -> None:
     with global_compiler_lock:
         python = ctypes.cast(_run_in_python, ctypes.c_void_p).value
-        _door[:] = python, call_from_c(help_program), plans.TABLE.ctypes.data
-        binding.add_symbol(_SYMBOL, _door.ctypes.data)
+        _addresses[:] = python, call_from_c(help_program), table.TABLE.ctypes.data
+        binding.add_symbol(_SYMBOL, _addresses.ctypes.data)
         capsule = jax.ffi.pycapsule(call_from_c(_run))
     jax.ffi.register_ffi_target(_TARGET, capsule, platform="cpu")
 
@@ -260,7 +261,7 @@ def primitive(
         size = thread_pool.wanted_size()
         threads = 0 if size == numba.config.NUMBA_NUM_THREADS else size
         own = problem(ctx.avals_in, parameters)._replace(threads=threads)
-        return jax.ffi.ffi_lowering(_TARGET)(ctx, *operands, key=np.int64(plans.key_of(own.text)), problem=own.text)
+        return jax.ffi.ffi_lowering(_TARGET)(ctx, *operands, key=np.int64(table.key_of(own.text)), problem=own.text)
 
     mlir.register_lowering(made, by_operations)
     if is_engine:
@@ -273,8 +274,15 @@ def is_from_outside(value: Any, of_call: Any) -> bool:
     around the function that is traced, as the weights are in the body of a loop over steps."""
     if not isinstance(of_call, jax.core.Tracer):
         return False
-    trace = getattr(of_call, "_trace", None)
-    return not isinstance(value, jax.core.Tracer) or getattr(value, "_trace", trace) is not trace
+    return not isinstance(value, jax.core.Tracer) or _traced_by(value) is not _traced_by(of_call)
+
+
+def _traced_by(value: Any) -> Any:
+    """Return what traces a value, below the transforms (vmap, jvp) that are applied to it."""
+    trace = getattr(value, "_trace", None)
+    while type(trace).__name__ in ("BatchTrace", "JVPTrace"):  # which have no public name
+        trace = trace.parent_trace
+    return trace
 
 
 def is_known_on_cpu(value: Any) -> bool:

@@ -6,27 +6,13 @@ All private names of Keras are used here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 
+from rnnkit.common.acceleration import Acceleration
 from rnnkit.errors import wrong_type
 from rnnkit.keras.layers import SWITCHED, OnEngine, why_not
-
-
-class Acceleration(NamedTuple):
-    """Result of `accelerate`.
-
-    Attributes
-    ----------
-    changed : tuple of str
-        Paths of the layers that this call switched to the engine.
-    left : dict of str to str
-        Recurrent layers that stay on Keras, always or in training: path -> reason.
-    """
-
-    changed: tuple[str, ...]
-    left: dict[str, str]
 
 
 def accelerate(model: Any) -> Acceleration:
@@ -43,7 +29,7 @@ def accelerate(model: Any) -> Acceleration:
     Returns
     -------
     Acceleration
-        Paths of the changed layers, and of the others with the reason.
+        Paths of the changed layers, and with the reason of those that stay on Keras, always or in training.
 
     Raises
     ------

@@ -28,9 +28,9 @@ def _as_run(function: Callable[..., Any]) -> Run:
 
 
 def _torch() -> Run:
-    from rnnkit.torch.function import rnn
+    from rnnkit.torch.flat import run
 
-    return rnn
+    return run
 
 
 def _jax() -> Run:

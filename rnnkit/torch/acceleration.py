@@ -6,29 +6,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
+from rnnkit.common.acceleration import Acceleration
 from rnnkit.errors import message, wrong_type
 from rnnkit.torch.classes import NAMES, NotSupported, accelerated_class, is_accelerated, plain_class
 from rnnkit.torch.modules import release
-
-
-class Acceleration(NamedTuple):
-    """Result of `accelerate`.
-
-    Attributes
-    ----------
-    changed : tuple of str
-        Names of the modules that this call switched to the engine.
-    left : dict of str to str
-        Recurrent modules that were not changed: name -> reason.
-    """
-
-    changed: tuple[str, ...]
-    left: dict[str, str]
 
 
 def accelerate(model: nn.Module) -> Acceleration:

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 from rnnkit.call.options import CUPY, CallOptions, unsupported
 from rnnkit.call.steps import steps_of
+from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.errors import message
 from rnnkit.torch.arrays import without_autocast
 
@@ -63,18 +64,29 @@ def transformed(*tensors: Any) -> str | None:
 
 def of_place(module: Any, data: Tensor, packed: Any, options: Any) -> str | None:
     """Return the reason, if the engine cannot run a call on this device, or None."""
-    device = data.device.type
-    if device == "cpu":
-        return None
-    if device != "cuda":
-        return f"the engine does not run on {data.device}"
+    if data.device.type != "cuda":
+        return _without_cuda(data.device)
     if torch.compiler.is_dynamo_compiling():  # it cannot trace the rest
         return _NO_CELL if module._rnnkit_runs_on_cpu else None
     swaps = -1 if module._rnnkit_batch_first else 1
     shape = data.shape[:2][::swaps] if packed is None else (len(packed.batch_sizes), int(packed.batch_sizes[0]))
     given = {"resets": options.resets is not None, "masked": options.mask is not None}
-    entry = unsupported(module._rnnkit_desc(0.0), CallOptions(steps_of(*shape), **given), "forward", CUPY)
+    return of_device(module._rnnkit_desc(0.0), shape, data.device, **given)
+
+
+def of_device(desc: RNNDescriptor, shape: tuple[int, int], device: torch.device, **given: bool) -> str | None:
+    """Return the reason, if the engine cannot run a network over (T, N) steps on a device, or None.
+
+    `given` says which of "resets" and "masked" a call has.
+    """
+    if device.type != "cuda":
+        return _without_cuda(device)
+    entry = unsupported(desc, CallOptions(steps_of(*shape), **given), "forward", CUPY)
     return None if entry is None else entry.cure.partition(":")[0]
+
+
+def _without_cuda(device: torch.device) -> str | None:
+    return None if device.type == "cpu" else f"the engine does not run on {device}"
 
 
 def of_pytorch(module: Any, data: Tensor, hx: Any) -> str | None:
@@ -84,7 +96,7 @@ def of_pytorch(module: Any, data: Tensor, hx: Any) -> str | None:
         return None
     if hx is None and getattr(module, "learned_initial_state", False):
         return None
-    return f"the engine does not run on {data.device}"
+    return _without_cuda(data.device)
 
 
 Run = Callable[[Sequence[Any]], Sequence[Tensor]]

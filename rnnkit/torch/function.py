@@ -20,7 +20,6 @@ from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.errors import BackendError, message
 from rnnkit.network import engine
 from rnnkit.torch import equations, fallback
-from rnnkit.torch import layout as torch_states
 from rnnkit.torch.arrays import compute_context, is_autocast, to_array, to_tensor
 from rnnkit.torch.layout import ONE_STEP, Layout
 from rnnkit.torch.plain import BackwardReads, FlatParameters, aliases_of, are_neighbours, read_by_backward
@@ -211,30 +210,6 @@ def infer(call: Call, x, hx, cx, *parameters):
         arrays = weights, x, *_states(call, hx, cx)
         y, hy, cy = engine.infer(call.desc, *arrays, **call.options, inputs=inputs)
         return tuple(map(to_tensor, call.layout.results(y, hy, concatenate_states(call.desc, cy))))
-
-
-def rnn(desc: RNNDescriptor, w: Any, x: Any, states: Sequence[Any], mask: Any) -> tuple[Any, list[Any]]:
-    """Run a network on tensors with flat weights, time first: returns y and the states after the last step.
-
-    `mask` is (T, N) bool. It runs on the engine, or where that cannot on PyTorch's operations.
-    """
-    hx, cx = states[0], torch_states.concatenate_states(states[1:]) if len(states) > 1 else None
-    layout = Layout(tuple(x.shape[:2]))
-    parameters = [w[at].view(shape) for at, shape in blocks_of(desc)]
-    if x.device.type == "meta":  # Keras asks for shapes
-        return x.new_empty((*layout.shape, desc.num_directions * desc.output_size)), [*map(torch.empty_like, states)]
-    reason = fallback.transformed(x, hx, cx, w)
-    if x.device.type != "cpu":
-        reason = f"it is on {x.device}"
-    if reason is not None:
-        fallback.warn("forward", reason)
-        found = equations.results(desc, layout, {"mask": mask}, ((), {}), (x, hx, cx, *parameters))
-    else:
-        marks = None if mask is None else mask.detach().numpy()
-        call = Call(desc, layout, None, None, marks, None)
-        wants = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, hx, cx, w))
-        found = (Recurrence.apply if wants else infer)(call, x, hx, cx, *parameters)
-    return found[0], [found[1], *(torch_states.split_states(found[2], len(states) - 1) if len(states) > 1 else ())]
 
 
 def _states(call: Call, h: Any, others: Any) -> tuple[Any, Any]:

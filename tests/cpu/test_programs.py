@@ -189,8 +189,8 @@ def test_what_is_no_program():
 
 def table(*pairs):
     words = np.zeros(programs.PLACES * programs.PLACE_WORDS, np.int64)
-    for place, key, plan in pairs:
-        words[place * programs.PLACE_WORDS :][:2] = key, plan.ctypes.data
+    for place, key, copies in pairs:
+        words[place * programs.PLACE_WORDS :][:2] = key, copies.ctypes.data
     return words
 
 
@@ -205,16 +205,16 @@ def _give_back(pair):
 
 
 def test_a_program_is_taken_by_one_at_a_time():
-    key, plan, other = (
+    key, copies, other = (
         7 + 3 * programs.PLACES,
-        np.zeros(programs.PLAN_WORDS, np.int64),
-        np.zeros(programs.PLAN_WORDS, np.int64),
+        np.zeros(programs.COPIES_WORDS, np.int64),
+        np.zeros(programs.COPIES_WORDS, np.int64),
     )
-    plan[: programs.PAIRS + 6] = 0, 3, 0, 111, 0, 0, 0, 333
-    words = table((7, 99, other), (8, key, plan))
+    copies[: programs.PAIRS + 6] = 0, 3, 0, 111, 0, 0, 0, 333
+    words = table((7, 99, other), (8, key, copies))
     assert _take(words, key + 1) == 0 and _take(words, 99) == 0
     first, second = _take(words, key), _take(words, key)
-    assert plan[programs.USED] == 1 and _take(words, key) == 0
+    assert copies[programs.USED] == 1 and _take(words, key) == 0
     assert [ctypes.c_int64.from_address(one + 8).value for one in (first, second)] == [111, 333]
     _give_back(first)
     assert _take(words, key) == first

@@ -12,7 +12,7 @@ from jax_calls import Case, N, T, assert_same
 import rnnkit
 import rnnkit.jax
 from rnnkit.cpu import kept
-from rnnkit.jax import network, plans, problem, xla
+from rnnkit.jax import network, problem, table, xla
 from rnnkit_kernels import programs
 from rnnkit_kernels.machine.sync import NUMBER
 
@@ -22,12 +22,12 @@ W = jnp.asarray(rnnkit.init_weights(GRU, 0))
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """No plans; those of other tests stay."""
-    monkeypatch.setattr(plans, "_plans", {})
-    TABLE = plans.TABLE.copy()
-    plans.TABLE[:] = 0
+    """No programs; those of other tests stay."""
+    monkeypatch.setattr(table, "_found", {})
+    TABLE = table.TABLE.copy()
+    table.TABLE[:] = 0
     yield
-    plans.TABLE[:] = TABLE
+    table.TABLE[:] = TABLE
 
 
 @pytest.fixture
@@ -81,6 +81,14 @@ def test_weights_are_packed_once_for_the_steps_of_a_loop(in_python):
         assert "'packed'" in str(jax.make_jaxpr(known)(case.given[1]))
         assert "rnnkit_pack" not in known.lower(case.given[1]).compile().as_text()
     assert not in_python
+
+
+def test_weights_of_a_mapped_call_are_not_packed_outside_a_loop():
+    """A call of one step reads them as they are in less time."""
+    case = Case("gru", options="nothing")
+    step = lambda w, x: rnnkit.jax.rnn(case.desc, w, x).y  # noqa: E731
+    text = str(jax.make_jaxpr(jax.vmap(step, (None, 1), 1))(case.given[0], case.given[1][:1, :, None]))
+    assert "rnnkit_infer" in text and "packed" not in text
 
 
 def test_weights_elsewhere_are_not_packed_when_it_is_traced(monkeypatch):
@@ -178,8 +186,8 @@ def test_memory_of_programs_counts_their_lists(fresh):
     jax.jit(lambda w, x: rnnkit.jax.rnn(GRU, w, x, lengths=lengths).y)(
         W, jnp.ones((100, 50, 3), jnp.float32)
     ).block_until_ready()
-    (plan,) = plans._plans.values()
-    assert plan.size[0] == 1 and plan.size[1] > 5 * 8 * 100 * 50
+    (copies,) = table._found.values()
+    assert copies.size[0] == 1 and copies.size[1] > 5 * 8 * 100 * 50
 
 
 def test_threads_of_python_have_a_program_each(fresh, in_python):
@@ -192,8 +200,8 @@ def test_threads_of_python_have_a_program_each(fresh, in_python):
     [one.join() for one in threads]
     assert len(found) == 360
     assert all((one == expected).all() for one in found)
-    (plan,) = plans._plans.values()
-    assert 1 < len(plan.programs) <= plans._MOST_PROGRAMS
+    (copies,) = table._found.values()
+    assert 1 < len(copies.programs) <= table._MOST_COPIES
 
 
 def run_sizes(sizes):
@@ -204,18 +212,18 @@ def run_sizes(sizes):
 
 
 def test_programs_that_were_not_used_lately_are_dropped(fresh, monkeypatch, in_python):
-    monkeypatch.setattr(plans, "_KEPT_PROGRAMS", 3)
+    monkeypatch.setattr(table, "_KEPT_PROGRAMS", 3)
     run_sizes(range(10, 22))
-    kept = [len(plan.programs) for plan in plans._plans.values()]
+    kept = [len(copies.programs) for copies in table._found.values()]
     assert len(kept) == 12 and sum(kept) == 3
     run_sizes(range(10, 22))
     assert not in_python
 
 
 def test_a_full_table_leaves_calls_to_python(fresh, monkeypatch, in_python):
-    monkeypatch.setattr(plans, "_MOST_PLANS", 2)
+    monkeypatch.setattr(table, "_MOST_KEYS", 2)
     run_sizes(range(30, 34))
-    assert len(plans._plans) == 2 and in_python == ["infer"] * 2
+    assert len(table._found) == 2 and in_python == ["infer"] * 2
 
 
 def test_a_program_without_memory_leaves_the_call_to_python(fresh, monkeypatch, in_python):
@@ -224,29 +232,29 @@ def test_a_program_without_memory_leaves_the_call_to_python(fresh, monkeypatch, 
 
     monkeypatch.setattr("rnnkit.cpu.program.Program", without_memory)
     run_sizes([34])
-    assert in_python == ["infer"] and not plans._plans
+    assert in_python == ["infer"] and not table._found
 
 
 def test_a_program_that_is_running_is_not_dropped(fresh):
     run_sizes([40])
-    (plan,) = plans._plans.values()
-    plan.words[programs.PAIRS] = 1
-    plan.drop()
-    assert len(plan.programs) == 1
-    plan.words[programs.PAIRS] = 0
-    plan.drop()
-    assert not plan.programs and plan.words[programs.PAIRS + 1] == 0
+    (copies,) = table._found.values()
+    copies.words[programs.PAIRS] = 1
+    copies.drop()
+    assert len(copies.programs) == 1
+    copies.words[programs.PAIRS] = 0
+    copies.drop()
+    assert not copies.programs and copies.words[programs.PAIRS + 1] == 0
     run_sizes([40])
-    assert len(plan.programs) == 1
+    assert len(copies.programs) == 1
 
 
 def test_a_program_that_a_helper_reads_is_not_dropped(fresh):
     run_sizes([41])
-    (plan,) = plans._plans.values()
-    program = plan.programs[0]
+    (copies,) = table._found.values()
+    program = copies.programs[0]
     program._helpers = np.ones((1, programs.HELPER_WORDS), np.int64)
-    plan.drop()
-    assert plan.programs and plan.words[programs.PAIRS + 1] == program.words.ctypes.data
+    copies.drop()
+    assert copies.programs and copies.words[programs.PAIRS + 1] == program.words.ctypes.data
 
 
 @pytest.mark.cores(2)
@@ -255,7 +263,7 @@ def test_threads_of_xla_help(fresh):
     x = np.random.default_rng(0).standard_normal((50, 16, 64), np.float32)
     found = jax.jit(lambda w, x: rnnkit.jax.rnn(net, w, x).y)(net.weights, x)
     assert_same(found, net.infer(x).y)
-    (program,) = next(iter(plans._plans.values())).programs.values()
+    (program,) = next(iter(table._found.values())).programs.values()
     assert program.words[programs.SHARED] > 0 and program._sync[NUMBER] > 0
     assert program._helpers[0, programs.LAST] > 0  # it was called
 
@@ -266,8 +274,8 @@ def test_the_number_of_threads_is_that_of_the_thread_that_compiles(fresh):
     with thread_override(1):
         run = jax.jit(lambda w, x: rnnkit.jax.rnn(GRU, w, x).y).lower(W, jnp.ones((300, 64, 3))).compile()
     run(W, jnp.ones((300, 64, 3)))
-    (plan,) = plans._plans.values()
-    assert plan.programs[0].words[programs.THREADS] == 1
+    (copies,) = table._found.values()
+    assert copies.programs[0].words[programs.THREADS] == 1
 
 
 def test_wrong_lengths_are_named_after_right_ones(in_python):

@@ -1,4 +1,4 @@
-"""Plans: the programs of calls that compiled code finds by a key and runs; made on the first call of a problem."""
+"""The table of programs, in which compiled code finds those of a call by a key; the first call makes one."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from rnnkit.jax.problem import Problem
 from rnnkit.network import engine
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.programs import (
+    COPIES_WORDS,
     COUNT,
     PAIRS,
     PLACE_WORDS,
     PLACES,
-    PLAN_WORDS,
     USED,
     replace_word,
     set_word,
 )  # fmt: skip
 
-_MOST_PROGRAMS = (PLAN_WORDS - PAIRS) // 2  # of a plan: calls that run at once
-_MOST_PLANS = PLACES // 2  # places are not given back
+_MOST_COPIES = (COPIES_WORDS - PAIRS) // 2  # of a program: calls that run at once
+_MOST_KEYS = PLACES // 2  # places are not given back
 _KEPT_BYTES, _KEPT_PROGRAMS = 1 << 28, 256  # of all programs; above, those that were not used lately are dropped
 
 TABLE = np.zeros(PLACES * PLACE_WORDS, np.int64)
-"""The table of plans, which is never freed."""
+"""What compiled code reads; never freed."""
 _lock = threading.RLock()  # a signal's handler may call, too
-_plans: dict[int, _Plan] = {}
+_found: dict[int, _Copies] = {}
 
 
-class _Plan:
-    """The words that compiled code reads, which are never freed, and the programs by their pair of these."""
+class _Copies:
+    """The copies of a program: by number, and as words that compiled code reads, which are never freed."""
 
     def __init__(self) -> None:
-        self.words, self.programs = np.zeros(PLAN_WORDS, np.int64), {}
+        self.words, self.programs = np.zeros(COPIES_WORDS, np.int64), {}
 
     def add(self, program: object) -> None:
-        number = next(one for one in range(_MOST_PROGRAMS) if one not in self.programs)
+        number = next(one for one in range(_MOST_COPIES) if one not in self.programs)
         pair = PAIRS + 2 * number
         self.programs[number] = program
         set_word(self.words, pair + 1, program.words.ctypes.data)
@@ -73,8 +73,8 @@ def add(key: int, problem: Problem) -> bool:
     if call is None or not module.has_program(call):
         return False
     with _lock:
-        plan = _plans.get(key)
-        if len(_plans) >= _MOST_PLANS if plan is None else len(plan.programs) >= _MOST_PROGRAMS:
+        copies = _found.get(key)
+        if len(_found) >= _MOST_KEYS if copies is None else len(copies.programs) >= _MOST_COPIES:
             return False
         _make_room()
         each = zip(problem.names, problem.operands + problem.results, strict=True)
@@ -85,29 +85,31 @@ def add(key: int, problem: Problem) -> bool:
             program = module.Program(call, buffers, threads)
         except MemoryError:  # a call in Python needs less
             return False
-        if plan is None:
-            plan = _plans[key] = _Plan()
-            plan.add(program)
+        if copies is None:
+            copies = _found[key] = _Copies()
+            copies.add(program)
             place = key % PLACES
             while TABLE[place * PLACE_WORDS]:
                 place = (place + 1) % PLACES
-            set_word(TABLE, place * PLACE_WORDS + 1, plan.words.ctypes.data)
+            set_word(TABLE, place * PLACE_WORDS + 1, copies.words.ctypes.data)
             set_word(TABLE, place * PLACE_WORDS, key)
         else:
-            plan.add(program)
+            copies.add(program)
     return True
 
 
 def _make_room() -> None:
     """Drop programs that were not used since the last time, while there are too many."""
-    count, nbytes = (sum(sizes) for sizes in zip((0, 0), *(plan.size for plan in _plans.values()), strict=True))
-    for key in [*_plans]:
+    count, nbytes = (sum(sizes) for sizes in zip((0, 0), *(copies.size for copies in _found.values()), strict=True))
+    for key in [*_found]:
         if count < _KEPT_PROGRAMS and nbytes < _KEPT_BYTES:
             return
-        plan = _plans[key]
-        if not plan.words[USED]:
-            before = plan.size
-            plan.drop()
-            count, nbytes = (one - was + now for one, was, now in zip((count, nbytes), before, plan.size, strict=True))
-        plan.words[USED] = 0
-        _plans[key] = _plans.pop(key)  # to the end
+        copies = _found[key]
+        if not copies.words[USED]:
+            before = copies.size
+            copies.drop()
+            count, nbytes = (
+                one - was + now for one, was, now in zip((count, nbytes), before, copies.size, strict=True)
+            )
+        copies.words[USED] = 0
+        _found[key] = _found.pop(key)  # to the end
