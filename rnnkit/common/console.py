@@ -91,7 +91,7 @@ def exiting_signals() -> Iterator[None]:
 
     By default they end the process at once; a second one still does. In a thread, or if the program handles or ignores
     these signals, nothing changes. Python drops an exception that a handler raises in a destructor or in a callback of
-    C, such as Numba has while it compiles: the signal is then sent again, Ctrl-C as well.
+    C: the signal is then sent again, Ctrl-C as well. Compilations let signals wait (`rnnkit_kernels.machine.signals`).
     """
     before: dict[int, Any] = {}
     left: list[int] = []  # the signal that has raised SystemExit

@@ -17,6 +17,7 @@ from .bound import Bound
 from .cache import Cache
 from .jit import FOLDER, OPTIONS
 from .registers import I32, I64
+from .signals import held
 from .thread_pool import SINGLE_SYNC
 
 
@@ -80,7 +81,7 @@ def call_from_c(function):
     """
     dispatcher = numba.njit(**OPTIONS | {"no_cpython_wrapper": False, "no_cfunc_wrapper": False})(function)
     dispatcher._cache = Cache(function, FOLDER)
-    with global_compiler_lock:
+    with held(), global_compiler_lock:
         dispatcher.compile((types.int64,))
         (made,) = dispatcher.overloads.values()
         _alive.append(made.library)

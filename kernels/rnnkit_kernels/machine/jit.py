@@ -15,6 +15,7 @@ from ..cells.rules import CellError
 from .cache import Cache, Folder, root
 from .compiler import COMPILER
 from .float_mode import in_default_mode
+from .signals import held
 
 _SOURCES = Path(__file__).parents[1]
 
@@ -75,11 +76,11 @@ class _Kernel(CPUDispatcher):
     """A compiled function that Python calls."""
 
     def compile(self, sig):
-        """Compile as Numba does, but without garbage collection, which takes a tenth of the time.
+        """Compile as Numba does, but without garbage collection, which takes a tenth of the time; signals wait.
 
         This is done under Numba's lock, which a fork waits for: no child starts with its garbage collector disabled.
         """
-        with global_compiler_lock:
+        with held(), global_compiler_lock:
             collects = gc.isenabled()
             try:
                 gc.disable()
