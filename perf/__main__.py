@@ -33,6 +33,7 @@ _PRINTING = {
     "derivatives": "derivative_suite",
     "episodes": "episode_suite",
     "jax": "jax_suite",
+    "keras": "keras_suite",
     "masks": "mask_suite",
     "norms": "norm_suite",
     "subnormals": "subnormal_suite",
@@ -43,11 +44,11 @@ _PRINTING = {
 def _run(args: argparse.Namespace) -> int:
     from perf import compare, report
 
-    needs_torch = args.suite not in ("engines", "jax", "reduced", "masks")
+    needs_torch = args.suite not in ("engines", "jax", "keras", "reduced", "masks")
     if needs_torch and find_spec("torch") is None:
         rows = f"--suite {args.suite} needs PyTorch: {to_install('torch')}"
-    elif args.suite == "jax" and find_spec("flax") is None:
-        rows = f"--suite jax needs Flax: {to_install('flax')}"
+    elif (needed := {"jax": "flax", "keras": "keras"}.get(args.suite)) and find_spec(needed) is None:
+        rows = f"--suite {args.suite} needs {needed.capitalize()}: {to_install(needed)}"
     elif args.suite == "gallery":
         return _run_gallery(args)
     elif args.suite in _PRINTING:

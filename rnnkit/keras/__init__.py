@@ -4,6 +4,7 @@
 """
 
 from rnnkit.keras.acceleration import Acceleration, accelerate, restore
+from rnnkit.keras.bidirectional import Bidirectional
 from rnnkit.keras.layers import GRU, LSTM, RNN, SimpleRNN
 
-__all__ = ["GRU", "LSTM", "RNN", "Acceleration", "SimpleRNN", "accelerate", "restore"]
+__all__ = ["GRU", "LSTM", "RNN", "Acceleration", "Bidirectional", "SimpleRNN", "accelerate", "restore"]

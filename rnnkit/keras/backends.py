@@ -4,33 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.network import engine
 
-Run = Callable[[RNNDescriptor, Any, Any, Sequence[Any], Any], tuple[Any, list[Any]]]
-"""desc, w, x (T, N, I), the initial states (1, N, H), mask (T, N) bool or None -> y, the states after the last step."""
+
+class Call(NamedTuple):
+    """A network, and its arguments as tensors."""
+
+    desc: RNNDescriptor
+    w: Any  # flat weights
+    x: Any  # (T, N, I)
+    states: Sequence[Any]  # the initial ones, (D, N, H) each
+    mask: Any  # (T, N) bool: steps that are not skipped; None: all
+    seed: Any  # an integer, of the noises; None: none are drawn
+    training: bool  # whether a gradient is expected
+
+
+Run = Callable[[Call], tuple[Any, list[Any]]]
+"""Returns y (T, N, D*H) and the states after the last step."""
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Hide a method from `torch.compile`, which would look into what makes a call."""
+    if keras.config.backend() != "torch":
+        return function
+    import torch
+
+    return torch.compiler.disable(function)
 
 
 def _as_run(function: Callable[..., Any]) -> Run:
     """Return a function that takes states one by one, from one that takes hx and cx as `rnnkit.infer` does."""
 
-    def run(desc: RNNDescriptor, w: Any, x: Any, states: Sequence[Any], mask: Any) -> tuple[Any, list[Any]]:
-        hx, *others = states
+    def run(call: Call) -> tuple[Any, list[Any]]:
+        hx, *others = call.states
         cx = tuple(others) if len(others) > 1 else (*others, None)[0]
-        y, hy, cy = function(desc, w, x, hx, cx, mask=mask)
+        seed = {} if call.seed is None else {"seed": call.seed}
+        y, hy, cy = function(call.desc, call.w, call.x, hx, cx, mask=call.mask, **seed)[:3]
         return y, [hy, *(cy if isinstance(cy, tuple) else () if cy is None else (cy,))]
 
     return run
 
 
+def _numpy() -> Run:
+    def run(*arguments: Any, seed: Any = None, **options: Any) -> Any:
+        if seed is None:
+            return engine.infer(*arguments, **options)
+        return engine.forward(*arguments, seed=int(seed), **options)
+
+    return _as_run(run)
+
+
 def _torch() -> Run:
     from rnnkit.torch.flat import run
 
-    return run
+    return lambda call: run(*call[:6])
 
 
 def _jax() -> Run:
@@ -39,7 +71,13 @@ def _jax() -> Run:
     return _as_run(rnn)
 
 
-_MAKERS = {"numpy": lambda: _as_run(engine.infer), "torch": _torch, "jax": _jax}
+def _tensorflow() -> Run:
+    from rnnkit.keras.tensorflow import run
+
+    return run
+
+
+_MAKERS = {"numpy": _numpy, "torch": _torch, "jax": _jax, "tensorflow": _tensorflow}
 
 
 @cache

@@ -11,7 +11,7 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.texts import descriptor_of_text, descriptor_text
 from rnnkit.descriptor.weights import init_weights, num_weights
 from rnnkit.errors import message
-from rnnkit.keras.backends import run_of_backend
+from rnnkit.keras.backends import Call, run_of_backend
 
 
 @keras.saving.register_keras_serializable("rnnkit")
@@ -55,8 +55,8 @@ class Cell(keras.layers.Layer):
 
     def call(self, inputs: Any, states: Any, training: bool = False) -> tuple[Any, list[Any]]:
         """Run one step on inputs (N, I)."""
-        run = run_of_backend()
-        y, after = run(*self.network(), inputs[None], [one[None] for one in states], None)  # type: ignore[misc]
+        call = Call(*self.network(), inputs[None], [one[None] for one in states], None, None, training)
+        y, after = run_of_backend()(call)  # type: ignore[misc]
         return y[0], [one[0] for one in after]
 
     def get_config(self) -> dict[str, Any]:

@@ -3,13 +3,18 @@
 import keras
 import numpy as np
 import pytest
-from combinations import pairs
+from combinations import nightly, pairs
+from keras import ops
 from keras_calls import BACKEND, TRAINS, assert_near, run
 from messages import says
 
 import rnnkit
 import rnnkit.keras
+from rnnkit.call.drawn import drawn
 from rnnkit.cells import AUGRU, SLSTM, MinGRU, RegularizedLSTM
+from rnnkit.keras import backends
+from rnnkit.keras import bidirectional as bidirectional_module
+from rnnkit.keras import layers as layers_module
 from rnnkit.keras.layers import why_not
 
 # Of Keras itself, where it makes arrays of its variables.
@@ -27,6 +32,14 @@ KINDS = {
     "relu": ("SimpleRNN", dict(activation="relu")), "no bias": ("LSTM", dict(use_bias=False)),
     "gru no bias": ("GRU", dict(use_bias=False)),
 }  # fmt: skip
+
+ACTIVATED = [
+    ("LSTM", dict(activation="relu", recurrent_activation="hard_sigmoid")),
+    ("GRU", dict(activation="elu")),
+    nightly("GRU", dict(activation="softsign", reset_after=False)),
+    nightly("SimpleRNN", dict(activation=None)),
+    nightly("LSTM", dict(activation="leaky_relu")),
+]
 
 
 def both(kind, **options):
@@ -84,27 +97,118 @@ def test_stateful_layers_go_on():
     assert_near(*(run(one, second, training=False) for one in layers))
 
 
-@pytest.mark.parametrize("merge", ["concat", "sum", None])
-def test_bidirectional_layers(merge):
-    plain, own = both("lstm", return_sequences=True)
-    pair = [keras.layers.Bidirectional(one, merge_mode=merge) for one in (plain, own)]
+def bidirectional(kind, merge="concat", **options):
+    """The same of Keras and of rnnkit, around equal layers."""
+    layers = both(kind, **options)
+    pair = [
+        place.Bidirectional(one, merge_mode=merge)
+        for place, one in zip((keras.layers, rnnkit.keras), layers, strict=True)
+    ]
     for one in pair:
         one.build(X.shape)
     pair[1].set_weights(pair[0].get_weights())
-    probes = [RNG.standard_normal((N, T, 2 * H if merge == "concat" else H)).astype("f4")] * (2 if merge is None else 1)
-    given = X, None, RIGHT, probes
+    return pair
+
+
+@pytest.fixture
+def engine_calls(monkeypatch):
+    """The calls of the engine that a test makes."""
+    made, original = [], backends.run_of_backend()
+
+    def run_one(call):
+        made.append(call)
+        return original(call)
+
+    for module in layers_module, bidirectional_module:
+        monkeypatch.setattr(module, "run_of_backend", lambda: run_one)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "merge", "mask", "sequences", "initial"),
+    pairs(["lstm", "gru", "tanh"], ["concat", "sum", "mul", "ave", None], MASKS, [True, False], [False, True], each=1),
+)
+def test_bidirectional_layers_are_one_network(engine_calls, kind, merge, mask, sequences, initial):
+    pair = bidirectional(kind, merge, return_sequences=sequences, return_state=True)
+    new = lambda *shape: RNG.standard_normal(shape).astype("f4")  # noqa: E731
+    count = 4 if kind == "lstm" else 2
+    states = [new(N, H) for _ in range(count)] if initial else None
+    shape = (*((N, T) if sequences else (N,)), 2 * H if merge == "concat" else H)
+    probes = [new(*shape) for _ in range(2 if merge is None else 1)] + [new(N, H) for _ in range(count)]
+    given = X, states, MASKS[mask], probes
     assert_near(run(pair[1], *given), run(pair[0], *given))
-    assert isinstance(pair[1].backward_layer, rnnkit.keras.LSTM)
+    assert {one.desc.num_directions for one in engine_calls} == {2}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [dict(dropout=0.5), dict(stateful=True), dict(activity_regularizer="l2")],
+    ids=lambda options: next(iter(options)),
+)
+def test_bidirectional_layers_that_are_two_networks(engine_calls, options):
+    plain, own = bidirectional("lstm", return_sequences=True, seed=3, **options)
+    assert_near(run(own, X, mask=RIGHT), run(plain, X, mask=RIGHT))
+    assert {one.desc.num_directions for one in engine_calls} == {1}
+
+
+def test_directions_of_two_kinds_are_two_networks(engine_calls):
+    pair = [
+        place.Bidirectional(
+            place.LSTM(H, return_sequences=True), backward_layer=place.GRU(H, go_backwards=True, return_sequences=True)
+        )
+        for place in (keras.layers, rnnkit.keras)
+    ]
+    for one in pair:
+        one.build(X.shape)
+    pair[1].set_weights(pair[0].get_weights())
+    assert_near(*(run(one, X, mask=HOLES) for one in pair))
+    assert [one.desc.mode for one in engine_calls] == ["lstm", "gru"]
+
+
+@pytest.mark.skipif(not TRAINS, reason="trains nothing")
+def test_bidirectional_layers_drop_states(engine_calls):
+    _, own = bidirectional("gru", return_sequences=True, recurrent_dropout=0.5)
+    assert not np.allclose(run(own, X)[0], run(own, X, training=False)[0])
+    assert engine_calls[0].desc.draws and engine_calls[0].desc.num_directions == 2
+
+
+@pytest.mark.parametrize(("kind", "options"), ACTIVATED)
+def test_other_activations(kind, options):
+    layers = [getattr(place, kind)(H, return_sequences=True, **options) for place in (keras.layers, rnnkit.keras)]
+    for one in layers:
+        one.build(X.shape)
+    layers[1].set_weights(layers[0].get_weights())
+    assert why_not(layers[1]) is None
+    given = X, None, RIGHT, [RNG.standard_normal((N, T, H)).astype("f4")]
+    assert_near(*(run(one, *given) for one in layers))
+
+
+@pytest.mark.skipif(not TRAINS, reason="trains nothing")
+@pytest.mark.parametrize("kind", ["lstm", nightly("gru"), nightly("gru before"), nightly("tanh")])
+@pytest.mark.parametrize("dropout", [0, 0.3])
+def test_recurrent_dropout_is_kerass_with_the_engines_masks(monkeypatch, engine_calls, kind, dropout):
+    """Keras draws for each gate a mask of h, and of x."""
+    monkeypatch.setattr(layers_module, "seed_of", lambda layer, training: 7)
+    plain, own = both(kind, return_sequences=True, dropout=dropout, recurrent_dropout=0.4, seed=3)
+    given = X, None, RIGHT, [RNG.standard_normal((N, T, H)).astype("f4")]
+    found = run(own, *given)
+    desc = engine_calls[0].desc
+    zeros = np.zeros(rnnkit.num_weights(desc), "f4"), np.zeros((T, N, desc.input_size), "f4")
+    workspace = rnnkit.forward(desc, *zeros, seed=7).workspace
+    noises = {name.removeprefix("k"): one[0] for name, one in drawn(workspace)[1].items()}
+    assert all(set(np.unique(one)) == {0, np.float32(1 / 0.6)} for one in noises.values())
+    order = {"lstm": "ifgo", "tanh": "a"}.get(kind, "zrn")
+    masks = [ops.convert_to_tensor(noises[gate]) for gate in order]
+    plain.cell.get_recurrent_dropout_mask = lambda state: masks if len(masks) > 1 else masks[0]
+    assert_near(found, run(plain, *given))
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "reason"),
     [
-        ("LSTM", dict(activation="relu"), "activation is relu"),
-        ("GRU", dict(recurrent_activation="hard_sigmoid"), "recurrent_activation is hard_sigmoid"),
+        ("LSTM", dict(activation="gelu"), "activation is gelu"),
+        ("GRU", dict(recurrent_activation=keras.layers.ReLU()), "recurrent_activation is <ReLU"),
         ("LSTM", dict(dtype="mixed_bfloat16"), "computes in bfloat16"),
-        ("SimpleRNN", dict(activation="sigmoid"), "activation is sigmoid"),
-        *([] if BACKEND == "torch" else [("LSTM", dict(unroll=True), "unroll=True")]),
     ],
 )
 def test_what_the_engine_lacks_stays_on_keras(kind, options, reason):
@@ -118,10 +222,13 @@ def test_what_the_engine_lacks_stays_on_keras(kind, options, reason):
         np.testing.assert_array_equal(np.asarray(own, "f4"), np.asarray(plain, "f4"))
 
 
-def test_recurrent_dropout_stays_on_keras_in_training():
-    layer = rnnkit.keras.LSTM(H, recurrent_dropout=0.5)
-    layer.build(X.shape)
-    assert why_not(layer) is None and "recurrent_dropout" in why_not(layer, training=True)
+@pytest.mark.skipif(BACKEND in ("torch", "tensorflow"), reason="the same results")
+def test_unrolled_layers_stay_on_keras_with_a_mask(engine_calls):
+    plain, own = both("lstm", unroll=True)
+    assert "unroll" in why_not(own, masked=True)
+    for mask in None, HOLES:
+        assert_near(run(own, X, mask=mask), run(plain, X, mask=mask))
+    assert len(engine_calls) == 1
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru", MinGRU(), SLSTM()], ids=str)

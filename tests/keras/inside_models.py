@@ -1,7 +1,9 @@
 """Whole models: switched to the engine and back, trained, saved and loaded."""
 
+import resource
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -13,7 +15,8 @@ from messages import says
 
 import rnnkit.keras
 from rnnkit.cells import MinGRU
-from rnnkit.keras.layers import OnEngine
+from rnnkit.keras import private
+from rnnkit.keras.layers import OnEngine, starts_from_zeros
 
 # Of Keras itself, where it makes arrays of its variables.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -91,16 +94,29 @@ def test_predictions_are_the_same_and_restore_goes_back(name):
 
 def test_what_is_left_is_named():
     model = keras.Sequential([
-        keras.Input((T, 3)), layers.LSTM(H, activation="relu", return_sequences=True, name="relu"),
+        keras.Input((T, 3)), layers.LSTM(H, activation="gelu", return_sequences=True, name="gelu"),
         layers.LSTM(H, recurrent_dropout=0.5, return_sequences=True, name="drops"),
+        layers.LSTM(H, unroll=True, return_sequences=True, name="unrolled"),
         layers.RNN(layers.GRUCell(H), name="loop"),
     ])  # fmt: skip
     changed, left = rnnkit.keras.accelerate(model)
-    assert [one.split("/")[-1] for one in changed] == ["drops"]
+    assert [one.split("/")[-1] for one in changed] == ["drops", "unrolled"]
     reasons = {name.split("/")[-1]: reason for name, reason in left.items()}
+    unrolled = {"unrolled": "with a mask: unroll=True has results of its own where steps are masked"}
     assert reasons == {
-        "relu": "its activation is relu", "drops": "in training: it has recurrent_dropout", "loop": "it is a RNN",
+        "gelu": "its activation is gelu", "loop": "it is a RNN", **({} if starts_from_zeros() else unrolled),
     }  # fmt: skip
+
+
+def test_layers_of_another_keras_are_left(monkeypatch):
+    """Without the private method that is overridden."""
+    monkeypatch.setattr(layers.GRU, "inner_loop", lambda self, inputs: None)
+    monkeypatch.setattr(private, "difference", private.difference.__wrapped__)
+    monkeypatch.setattr(rnnkit.keras.acceleration, "difference", private.difference)
+    model = keras.Sequential([keras.Input((T, 3)), layers.LSTM(H, return_sequences=True), layers.GRU(H)])
+    changed, (reason,) = *rnnkit.keras.accelerate(model)[:1], rnnkit.keras.accelerate(model).left.values()
+    assert changed == () and f"Keras {keras.__version__} has no GRU.inner_loop(sequences" in reason
+    assert rnnkit.keras.restore(model) == () and type(model.layers[0]) is layers.LSTM
 
 
 def test_a_layer_alone_is_switched():
@@ -147,7 +163,10 @@ def test_own_layers_are_saved_and_loaded(tmp_path):
 
 
 @trains
-@pytest.mark.parametrize("options", [compiles(dict(run_eagerly=True)), dict(jit_compile=BACKEND == "jax")])
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # of the compiler
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # of it, too
+@pytest.mark.filterwarnings("ignore:Model doesn't support `jit_compile=True`:UserWarning")  # TensorFlow
+@pytest.mark.parametrize("options", [compiles(dict(run_eagerly=True)), nightly(dict(jit_compile=True))])
 def test_models_are_compiled_or_not(options):
     model, x = made("classifier", **options)
     plain, _ = made("classifier", accelerated=False, **options)
@@ -166,6 +185,87 @@ def test_many_calls_keep_their_values_for_backward():
         1e-5,
     )
     assert_near(model.get_weights(), plain.get_weights(), 1e-5)
+
+
+@trains
+def test_many_steps_need_no_more_memory():
+    model, x = made("classifier")
+    for _ in range(20):
+        model.train_on_batch(x, LABELS)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(100):
+        model.train_on_batch(x, LABELS)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 5000  # kB
+
+
+def test_threads_predict_at_the_same_time():
+    model, x = made("classifier")
+    expected = ops.convert_to_numpy(model(x))
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: ops.convert_to_numpy(model(x)), range(40)):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch")
+def test_backward_twice():
+    import torch
+
+    layer, x = rnnkit.keras.GRU(H), torch.tensor(SERIES[:2], requires_grad=True)
+    loss = layer(x).sum()
+    first, second = (torch.autograd.grad(loss, x, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow")
+
+
+@tensorflow
+def test_gradients_of_inference_and_twice():
+    import tensorflow as tf
+
+    layer, x = rnnkit.keras.GRU(H), tf.constant(SERIES[:2])
+    found = []
+    for training in False, True:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(layer(x, training=training))
+        found += [tape.gradient(loss, x).numpy() for _ in range(2)]
+    for one in found[1:]:
+        np.testing.assert_array_equal(one, found[0])
+
+
+@tensorflow
+def test_gradients_of_gradients_are_refused():
+    import tensorflow as tf
+
+    layer, x = rnnkit.keras.GRU(H), tf.constant(SERIES[:2])
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            loss = tf.reduce_sum(layer(x))
+        slope = inner.gradient(loss, x)
+    with pytest.raises(NotImplementedError, match=says("backward", "rnnkit.keras.restore")):
+        outer.gradient(slope, x)
+
+
+@tensorflow
+def test_export_is_refused_until_restored(tmp_path):
+    model, _ = made("classifier")
+    with pytest.raises(ValueError, match=says("export: model", "call rnnkit.keras.restore")):
+        model.export(tmp_path / "model", verbose=False)
+    rnnkit.keras.restore(model)
+    model.export(tmp_path / "model", verbose=False)
+
+
+@tensorflow
+@pytest.mark.filterwarnings("ignore:Model doesn't support `jit_compile=True`:UserWarning")
+def test_xla_is_switched_off():
+    model, x = made("forecaster", accelerated=False, jit_compile=True)
+    model.jit_compile = True
+    rnnkit.keras.accelerate(model)
+    model.fit(x, LABELS, verbose=0)
+    assert not model.jit_compile
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch")

@@ -5,12 +5,22 @@ import pytest
 from combinations import nightly
 from messages import one_line_says
 
-from perf import __main__, derivative_suite, episode_suite, jax_suite, mask_suite, norm_suite, subnormal_suite
+from perf import (
+    __main__,
+    derivative_suite,
+    episode_suite,
+    jax_suite,
+    keras_suite,
+    mask_suite,
+    norm_suite,
+    subnormal_suite,
+)
 from perf import run as perf_run
 from perf.cases import row_name
 from perf.derivative_suite import Derivative
 from perf.episode_suite import Episodes
 from perf.jax_suite import Recurrent
+from perf.keras_suite import Step
 from perf.mask_suite import Masked
 from perf.norm_suite import KINDS
 from perf.norm_suite import Case as Norms
@@ -21,8 +31,8 @@ from rnnkit.torch import fallback
 pytestmark = pytest.mark.usefixtures("torch_threads_as_before")
 
 SUITES = {
-    "derivatives": derivative_suite, "episodes": episode_suite, "jax": jax_suite, "masks": mask_suite,
-    "norms": norm_suite, "subnormals": subnormal_suite,
+    "derivatives": derivative_suite, "episodes": episode_suite, "jax": jax_suite, "keras": keras_suite,
+    "masks": mask_suite, "norms": norm_suite, "subnormals": subnormal_suite,
 }  # fmt: skip
 ADAM, MOMENTUM = Optimizer("adam"), Optimizer("momentum")
 MODES = "rnn_relu", "rnn_tanh", "lstm", "gru"
@@ -55,6 +65,10 @@ def run(suite, *options):
                 )
             },
         ),
+        nightly(
+            "keras",
+            {one.name: one for one in (Step("torch", *given, "GRU", 5, 2, 16) for given in (["train"], ["predict"]))},
+        ),
         ("subnormals", {"gru-t5-n2-h16": Network("GRU", 5, 2, 16), "adam": ADAM, "momentum": MOMENTUM}),
         ("norms", {"dropout-lstm-t4-n2-h16": Norms("dropout-lstm", 4, 2, 16)}),
         *(nightly("norms", {f"{k}-t4-n2-h16": Norms(k, 4, 2, 16)}) for k in KINDS if k != "dropout-lstm"),
@@ -69,7 +83,15 @@ def test_cases_are_timed(suite, cases, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("suite", "count"),
-    [("episodes", 27), ("masks", 56), ("norms", 20), ("subnormals", 8), ("derivatives", 12), ("jax", 140)],
+    [
+        ("episodes", 27),
+        ("masks", 56),
+        ("norms", 20),
+        ("subnormals", 8),
+        ("derivatives", 12),
+        ("jax", 140),
+        ("keras", 204),
+    ],
 )
 def test_case_names_are_unique(suite, count):
     cases = SUITES[suite].CASES

@@ -24,7 +24,9 @@ def run(layer, x, states=None, mask=None, probes=(), training=True):
 
     if not len(probes) or not TRAINS:
         return arrays(outputs(ops.convert_to_tensor(x), states))
-    return {"torch": _of_torch, "jax": _of_jax}[BACKEND](layer, x, states, probes, outputs)
+    return {"torch": _of_torch, "jax": _of_jax, "tensorflow": _of_tensorflow}[BACKEND](
+        layer, x, states, probes, outputs
+    )
 
 
 def _of_torch(layer, x, states, probes, outputs):
@@ -55,6 +57,24 @@ def _of_jax(layer, x, states, probes, outputs):
     gradient = jax.jit(jax.grad(loss, (0, 1, 2) if states is not None else (0, 2), has_aux=True))
     gradients, found = gradient(x, states, variables)
     return [np.asarray(one) for one in (*found, *jax.tree.leaves(gradients))]
+
+
+def _of_tensorflow(layer, x, states, probes, outputs):
+    import tensorflow as tf
+
+    leaves = [tf.constant(one) for one in (x, *(states or []))]
+    variables = [one.value for one in layer.trainable_variables]
+
+    @tf.function
+    def gradients(*leaves):
+        with tf.GradientTape() as tape:
+            tape.watch(leaves)
+            found = outputs(leaves[0], list(leaves[1:]) if states is not None else None)
+            loss = sum(tf.reduce_sum(one * probe) for one, probe in zip(found, probes, strict=True))
+        return found, tape.gradient(loss, [*leaves, *variables])
+
+    found, slopes = gradients(*leaves)
+    return [one.numpy() for one in (*found, *slopes)]
 
 
 def assert_near(found, expected, tolerance=5e-5):

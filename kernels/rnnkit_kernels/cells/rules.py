@@ -6,6 +6,7 @@ from numbers import Real
 
 from .activations import Activation
 from .functions import mean
+from .source import type_name
 from .uses import helpers_of, uses
 
 _RESERVED = "h", "self"
@@ -66,8 +67,7 @@ def parameter_types(kind):
     found = {}
     for name in kind._fields:
         annotation = annotations.get(name)
-        text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-        found[name] = known.get(text.rsplit(".", 1)[-1], annotation)
+        found[name] = known.get(type_name(annotation), annotation)
     return found
 
 

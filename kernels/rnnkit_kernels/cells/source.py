@@ -125,10 +125,16 @@ def _digest(kind, of_function, equations, constants):
     return hashlib.sha256(repr((_declared(kind, stages, slots), *map(function, functions))).encode()).hexdigest()
 
 
+def type_name(annotation):
+    """Return the last name of an annotation, which is a text under `from __future__ import annotations`."""
+    text = getattr(annotation, "__name__", getattr(annotation, "__forward_arg__", annotation))
+    return str(text).rpartition(".")[2]
+
+
 def _declared(kind, stages, slots):
     named_tuple = next(base for base in kind.__mro__ if "_fields" in vars(base))
     annotations = [(name, named_tuple.__annotations__[name]) for name in kind._fields]
-    parameters = [(name, getattr(one, "__name__", str(one)).rpartition(".")[2]) for name, one in annotations]
+    parameters = [(name, type_name(one)) for name, one in annotations]
     declaration = getattr(kind, "declaration", None)
     if not declaration:
         return parameters
