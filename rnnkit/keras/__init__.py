@@ -3,8 +3,8 @@
 `accelerate` switches the layers of a model, `LSTM`, `GRU` and `SimpleRNN` take the place of Keras's in new ones.
 """
 
-from rnnkit.keras.acceleration import Acceleration, accelerate, restore
+from rnnkit.keras.acceleration import accelerate, restore
 from rnnkit.keras.bidirectional import Bidirectional
 from rnnkit.keras.layers import GRU, LSTM, RNN, SimpleRNN
 
-__all__ = ["GRU", "LSTM", "RNN", "Acceleration", "Bidirectional", "SimpleRNN", "accelerate", "restore"]
+__all__ = ["GRU", "LSTM", "RNN", "Bidirectional", "SimpleRNN", "accelerate", "restore"]

@@ -8,7 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from rnnkit.keras.backends import Call, run_of_backend, untraced
+from rnnkit.keras.backends import run_of_backend, untraced
+from rnnkit.keras.call import Call
 from rnnkit.keras.layers import OnEngine, marks_of, shown, time_first, why_not
 from rnnkit.keras.networks import both_of, descriptor_of, drops, seed_of
 

@@ -11,7 +11,8 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.texts import descriptor_of_text, descriptor_text
 from rnnkit.descriptor.weights import init_weights, num_weights
 from rnnkit.errors import message
-from rnnkit.keras.backends import Call, run_of_backend
+from rnnkit.keras.backends import run_of_backend
+from rnnkit.keras.call import Call
 
 
 @keras.saving.register_keras_serializable("rnnkit")
@@ -35,13 +36,15 @@ class Cell(keras.layers.Layer):
         for kind, found in ("side inputs", declaration.inputs), ("noises", declaration.noises):
             if found:
                 raise ValueError(message("RNN", "cell", f"have no {kind}", f"{desc.mode} with {found[0].name}"))
-        self.mode, self.units, self.seed = desc.mode, units, seed
+        # Of one input until `build`. The cell itself may be a tuple, which Keras 3.0 would take apart.
+        self.desc, self.units, self.seed = desc, units, seed
         self.state_size = [units] * (1 + len(desc.states))
         self.output_size = units
 
     def build(self, input_shape: Any) -> None:
         """Make the weights, for inputs (..., I)."""
-        self.desc = RNNDescriptor(self.mode, int(input_shape[-1]), self.units, dtype=str(self.variable_dtype))
+        dtype: Any = str(self.variable_dtype)
+        self.desc = RNNDescriptor(self.desc.mode, int(input_shape[-1]), self.units, dtype=dtype)
         drawn = init_weights(self.desc, int(keras.random.randint((), 0, 2**31 - 1)) if self.seed is None else self.seed)
 
         def initial(shape: Any, dtype: Any = None) -> Any:
@@ -61,7 +64,7 @@ class Cell(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return what makes such a cell; one of your own must be defined where it is read."""
-        text = descriptor_text(RNNDescriptor(self.mode, 1, self.units))
+        text = descriptor_text(RNNDescriptor(self.desc.mode, 1, self.units))
         return super().get_config() | {"cell": text, "units": self.units, "seed": self.seed}
 
     @classmethod

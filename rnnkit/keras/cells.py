@@ -37,7 +37,7 @@ class DroppedRNN(NamedTuple):
     def mask(self, h_prev, ka):
         return ka * h_prev
 
-    step = ActivatedRNN.step
+    step = ActivatedRNN.step  # type: ignore[misc]
 
 
 @cell(gates=[Gate("r"), Gate("z"), Gate("n", apart="q")])
@@ -69,7 +69,7 @@ class DroppedGRU(NamedTuple):
     def mask(self, h_prev, kr, kz, kn):
         return kr * h_prev, kz * h_prev, kn * h_prev
 
-    gates, output = ActivatedGRU.gates, ActivatedGRU.output
+    gates, output = ActivatedGRU.gates, ActivatedGRU.output  # type: ignore[misc]
 
 
 @cell(gates=[Gate("r"), Gate("z"), Gate("n", "reset")])
@@ -107,7 +107,7 @@ class DroppedResetBeforeGRU(NamedTuple):
         r = value(self.gate, r)
         return r, value(self.gate, z), r * (kn * h_prev)
 
-    output = ActivatedResetBeforeGRU.output
+    output = ActivatedResetBeforeGRU.output  # type: ignore[misc]
 
 
 @cell(gates=[Gate(name, f"h{name}") for name in "ifgo"], states="c", noises=_masked("ifgo"))
@@ -123,4 +123,4 @@ class DroppedLSTM(NamedTuple):
     def mask(self, h_prev, ki, kf, kg, ko):
         return ki * h_prev, kf * h_prev, kg * h_prev, ko * h_prev
 
-    update, expose = ActivatedLSTM.update, ActivatedLSTM.expose
+    update, expose = ActivatedLSTM.update, ActivatedLSTM.expose  # type: ignore[misc]

@@ -84,8 +84,8 @@ def descriptor_of(layer: Any, training: bool = False) -> RNNDescriptor:
 
 
 @lru_cache(256)
-def _descriptor(mode: Any, inputs: int, units: int, bias: str, dtype: str, resets_before: bool) -> RNNDescriptor:
-    options = {"reset_after": not resets_before} if mode == "gru" else {}
+def _descriptor(mode: Any, inputs: int, units: int, bias: Any, dtype: Any, resets_before: bool) -> RNNDescriptor:
+    options: dict[str, Any] = {"reset_after": not resets_before} if mode == "gru" else {}
     return RNNDescriptor(mode, inputs, units, bias=bias, dtype=dtype, **options)
 
 
@@ -95,19 +95,24 @@ def weights_of(layer: Any, training: bool = False) -> Any:
     if isinstance(cell, Cell):
         return ops.convert_to_tensor(cell.flat)
     size, order = cell.units, _order(layer)
+    count = len(order)
 
-    def gates(array: Any) -> Any:  # (..., G*H)
-        if order == sorted(order):
-            return array
-        return ops.concatenate([array[..., number * size : (number + 1) * size] for number in order], -1)
+    def rows(kernel: Any) -> Any:
+        """Return what is (..., G*H) as (G, H, ...)."""
+        found = ops.reshape(ops.convert_to_tensor(kernel), (-1, count, size))
+        return ops.transpose(found, (1, 2, 0))
 
-    w, r = (ops.transpose(gates(ops.convert_to_tensor(one))) for one in (cell.kernel, cell.recurrent_kernel))
+    w, pieces = rows(cell.kernel), []
     if _masks_each_gate(layer, training):  # each gate reads its own columns
-        count = len(order)
         own = ops.reshape(ops.eye(count, dtype=cell.compute_dtype), (count, 1, count, 1))
-        w = ops.reshape(w, (count, size, 1, -1)) * own
-    blocks = [w, r, *([gates(ops.convert_to_tensor(cell.bias))] if cell.use_bias else [])]
-    return ops.concatenate([ops.reshape(one, (-1,)) for one in blocks])
+        w = ops.reshape(ops.expand_dims(w, 2) * own, (count, size, -1))
+    blocks = [w, rows(cell.recurrent_kernel)]
+    if cell.use_bias:
+        biases = ops.reshape(ops.convert_to_tensor(cell.bias), (-1, count, size))
+        blocks += [biases[number] for number in range(biases.shape[0])]
+    for block in blocks:
+        pieces += [block] if order == sorted(order) else [block[number] for number in order]
+    return ops.concatenate([ops.reshape(one, (-1,)) for one in pieces])
 
 
 def both_of(layers: Sequence[Any], training: bool = False) -> tuple[RNNDescriptor, Any]:
@@ -140,7 +145,7 @@ def input_of(layer: Any, x: Any, training: bool) -> Any:
     masks = layer.cell.get_dropout_mask(x[:, 0, :])
     if not isinstance(masks, (list, tuple)):
         return x * ops.expand_dims(masks, 1)
-    return ops.concatenate([x * ops.expand_dims(masks[number], 1) for number in _order(layer)], -1)
+    return ops.concatenate([x * ops.expand_dims(one, 1) for one in masks], -1)
 
 
 def seed_of(layer: Any, training: bool) -> Any:

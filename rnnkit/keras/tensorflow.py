@@ -15,7 +15,7 @@ import tensorflow as tf
 from rnnkit.call.options import options_of
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.errors import message
-from rnnkit.keras.backends import Call
+from rnnkit.keras.call import Call
 from rnnkit.network import engine
 
 
@@ -104,7 +104,7 @@ def _backward(
     if not kept.size:  # of a call that did not expect a gradient
         *_, kept = _forward(desc, True, arrays, seed, mask)
     w, x, hx, cx = _arguments(desc, arrays)
-    options = options_of("backward", desc, *x.shape[:2], mask=mask)
+    options = options_of("backward", desc, x.shape[0], x.shape[1], mask=mask)
     workspace = engine.cpu_module("kept").restored(desc, w, x, hx, cx, options, False, kept)
     dy, dhy, *dcy = cotangents
     dcy = tuple(dcy) if len(dcy) > 1 else (*dcy, None)[0]

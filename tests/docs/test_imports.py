@@ -23,7 +23,7 @@ DIRECTION = {
     "language_model": {"__init__", "distributed", "training", "compression", "cells", "common", "types", "errors"},
     "sklearn": {"network", "training", "call", "descriptor", "common", "errors"},
     "interop": {"network", "call", "descriptor", "common", "kernels.cells", "errors"},
-    "keras": {"network", "interop", "torch", "jax", "descriptor", "common", "errors"},
+    "keras": {"network", "interop", "torch", "jax", "cells", "call", "descriptor", "common", "errors"},
     "jax": {"network", "interop", "equations", "call", "descriptor", "kernels", "errors"},
     "torch": {"network", "equations", "call", "descriptor", "common", "kernels", "kernels.cells", "errors"},
     "distributed": {"call", "common", "kernels", "errors"},

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from combinations import nightly, pairs
 from keras import ops
-from keras_calls import BACKEND, TRAINS, assert_near, run
+from keras_calls import BACKEND, TRAINS, assert_near, not_old, run
 from messages import says
 
 import rnnkit
@@ -77,6 +77,7 @@ def test_inference_matches_training(kind):
     assert_near(run(own, X, mask=RIGHT, training=False), run(plain, X, mask=RIGHT, training=False))
 
 
+@not_old
 @pytest.mark.skipif(not TRAINS, reason="trains nothing")
 @pytest.mark.parametrize("kind", ["lstm", "gru", "tanh"])
 def test_dropout_drops_what_keras_drops(kind):
@@ -124,6 +125,7 @@ def engine_calls(monkeypatch):
     return made
 
 
+@not_old
 @pytest.mark.parametrize(
     ("kind", "merge", "mask", "sequences", "initial"),
     pairs(["lstm", "gru", "tanh"], ["concat", "sum", "mul", "ave", None], MASKS, [True, False], [False, True], each=1),
@@ -183,6 +185,7 @@ def test_other_activations(kind, options):
     assert_near(*(run(one, *given) for one in layers))
 
 
+@not_old
 @pytest.mark.skipif(not TRAINS, reason="trains nothing")
 @pytest.mark.parametrize("kind", ["lstm", nightly("gru"), nightly("gru before"), nightly("tanh")])
 @pytest.mark.parametrize("dropout", [0, 0.3])
@@ -250,6 +253,7 @@ def test_any_cell_is_a_layer(cell):
         assert_near(after[len(states) :], [dx.swapaxes(0, 1), dw], 1e-5)
 
 
+@not_old
 def test_initial_weights_are_drawn_by_keras():
     found = []
     for seed in (None, None, 5, 5):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from combinations import nightly
 from keras import layers, ops
-from keras_calls import BACKEND, TRAINS, assert_near
+from keras_calls import BACKEND, TRAINS, assert_near, not_old
 from messages import says
 
 import rnnkit.keras
@@ -140,6 +140,7 @@ np.testing.assert_allclose(model.predict(np.load(sys.argv[2]), verbose=0), np.lo
 """
 
 
+@not_old
 def test_files_load_without_rnnkit(tmp_path):
     model, x = made("classifier")
     paths = tmp_path / "model.keras", tmp_path / "x.npy", tmp_path / "y.npy"
@@ -150,6 +151,7 @@ def test_files_load_without_rnnkit(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@not_old
 def test_own_layers_are_saved_and_loaded(tmp_path):
     first = layers.Bidirectional(rnnkit.keras.RNN(MinGRU(), H, return_sequences=True))
     model = keras.Sequential([keras.Input((T, 3)), first, rnnkit.keras.LSTM(H), layers.Dense(1)])

@@ -14,6 +14,7 @@ NEEDS = {  # a page whose code needs more than NumPy
     "how-to/episodes": ["torch"],
     "how-to/initial-states": ["torch"],
     "how-to/keras": ["torch", "keras"],
+    "tutorials/keras": ["torch", "keras"],
     "how-to/masks": ["torch"],
     "how-to/own-cells": ["torch"],
     "how-to/regularization": ["torch"],
