@@ -20,6 +20,7 @@ from rnnkit_kernels.cells.uses import Unresolved
 
 SAME = [
     ("import consts\n", "import consts\n\n# nothing\n"),
+    ("from math import sin as wave\n", "from __future__ import annotations\nfrom math import sin as wave\n"),
     ("    def output(self, a):\n", '    def output(self, a):\n        """Say something."""\n'),
     ("def bent(x, by=START", "def bent(x: float, by: float = START"),
     ("RATE * a", "(RATE * a)"),
