@@ -7,11 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from compiled import for_python
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rnnkit
 from rnnkit.cpu import scheduler
 from rnnkit.cpu.layer import layers_of
-from rnnkit.cpu.rows import same_length
+from rnnkit.cpu.rows import StepRows, same_length
 from rnnkit.cpu.scheduler import Scheduler, Sharing, best_sharing, shares_rows, threads_of_step
 from rnnkit_kernels.loop import usable_threads
 from rnnkit_kernels.machine import sync, thread_pool
@@ -221,3 +223,14 @@ def test_missing_worker_is_not_waited_for(monkeypatch, bidirectional):
     for found in (together, results(size)):
         assert all(np.array_equal(one, other) for one, other in zip(found, alone, strict=True))
     assert int(thread_pool._pool.sync[sync.TICKET] % sync.TICKET_STEP - sync.CLOSED) == size - 1
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 5))
+def test_rows_are_cut_where_the_work_is_balanced(lengths, parts):
+    """Each boundary follows the fewest rows, in the order of the steps, that have so much of the work."""
+    rows = StepRows(9, len(lengths), padded=True)
+    for batch in [9] * len(lengths), lengths:
+        rows.relist(max(batch), np.array(batch))
+        work = np.concatenate([[0], np.cumsum(sorted(batch, reverse=True))])
+        expected = [int(np.argmax(work * parts >= part * work[-1])) for part in range(parts + 1)]
+        assert rows.bounds(parts).tolist() == expected
