@@ -25,7 +25,7 @@ class OnEngine(StaysInPython):
     def inner_loop(self, sequences: Any, initial_state: Any, mask: Any, training: bool = False) -> tuple[Any, Any, Any]:
         """Run the cell over the sequences (N, T, I); returns the last output, all of them and the states."""
         mask = mask[0] if isinstance(mask, (list, tuple)) else mask
-        if why_not(self, masked=mask is not None) or _is_short(self, sequences, training):
+        if why_not(self, masked=mask is not None) or _keras_is_faster(self, sequences, mask, training):
             return super().inner_loop(sequences, initial_state, mask, training=training)  # type: ignore[misc]
         states = list(initial_state) if isinstance(initial_state, (list, tuple)) else [initial_state]
         flips, mask = self.go_backwards, marks_of(mask)  # type: ignore[attr-defined]
@@ -59,15 +59,17 @@ def why_not(layer: Any, masked: bool = False) -> str | None:
     return None
 
 
-def _is_short(layer: Any, sequences: Any, training: bool) -> bool:
-    """Return whether Keras is faster: TensorFlow copies large weights in each call, which few steps do not make up for.
-
-    Inference of GRUs with 10 steps and 128 or 256 units took 1.05 to 1.15 of Keras's time, with 30 steps 0.9 (AMD
-    Zen 3, `python -m perf run --suite keras`).
+def _keras_is_faster(layer: Any, x: Any, mask: Any, training: bool) -> bool:
+    """Return whether inference with few steps is left to Keras, as copies of the weights in each call cost more than
+    the engine saves: 1.02 to 1.15 of Keras's time where this says so (AMD Zen 3, `python -m perf run
+    --suite keras --threads 1`).
     """
-    cell, steps = layer.cell, sequences.shape[1]
-    is_large = layer.kind_of_keras == "GRU" and cell.units >= 100 and steps is not None and steps < 16
-    return is_large and not training and keras.config.backend() == "tensorflow"
+    (rows, steps, _), backend, units = x.shape, keras.config.backend(), layer.cell.units
+    if training or mask is not None or rows is None or steps is None:
+        return False
+    if backend == "tensorflow":
+        return layer.kind_of_keras == "GRU" and steps < 16 and units >= 100
+    return backend == "jax" and layer.kind_of_keras == "LSTM" and steps <= 50 and rows >= 8 and units <= 128
 
 
 def marks_of(mask: Any) -> Any:

@@ -227,6 +227,24 @@ def test_what_the_engine_lacks_stays_on_keras(kind, options, reason):
         np.testing.assert_array_equal(np.asarray(own, "f4"), np.asarray(plain, "f4"))
 
 
+@pytest.mark.parametrize(
+    ("kind", "units", "rows", "mask", "training", "calls"),
+    [
+        ("LSTM", 16, 8, False, False, BACKEND != "jax"),
+        ("LSTM", 16, 7, False, False, True),
+        ("LSTM", 16, 8, True, False, True),
+        ("LSTM", 16, 8, False, True, True),
+        ("GRU", 100, 1, False, False, BACKEND != "tensorflow"),
+        ("GRU", 99, 1, False, False, True),
+    ],
+)
+def test_calls_in_which_keras_is_faster_are_left_to_it(engine_calls, kind, units, rows, mask, training, calls):
+    layer = getattr(rnnkit.keras, kind)(units)
+    given = {"mask": ops.ones((rows, 15), "bool")} if mask else {}
+    layer(ops.zeros((rows, 15, 2)), training=training and TRAINS, **given)
+    assert len(engine_calls) == (calls or (training and not TRAINS))
+
+
 @pytest.mark.skipif(BACKEND in ("torch", "tensorflow"), reason="the same results")
 def test_unrolled_layers_stay_on_keras_with_a_mask(engine_calls):
     plain, own = both("lstm", unroll=True)
