@@ -73,10 +73,12 @@ def _keras_is_faster(layer: Any, x: Any, mask: Any, training: bool) -> bool:
 
 
 def marks_of(mask: Any) -> Any:
+    """Return a mask as bool; None stays None."""
     return None if mask is None else ops.cast(mask, "bool")
 
 
 def time_first(array: Any, flips: bool = False) -> Any:
+    """Return (N, T, ...) as (T, N, ...), and reversed if it `flips`; None stays None."""
     if array is None:
         return None
     array = ops.swapaxes(array, 0, 1)
