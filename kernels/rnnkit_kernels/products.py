@@ -78,7 +78,7 @@ def offsets_of(products, columns, itemsize, start, precision=None, in_place=Fals
             continue
         words, rows = -(-p.depth // form.per_word), p.rows.size // p.blocks
         gates = p.gates if p.blocks == 1 else 1
-        scales = 2 * padded(rows, itemsize) if form.has_scales and gates else 0
+        scales = 2 * padded(rows, itemsize) + padded(p.depth, itemsize) if form.has_scales and gates else 0
         sizes.append(p.blocks * (panel_size(words, rows // max(gates, 1), gates, itemsize) + scales))
     sizes.append(padded(columns, itemsize))
     return np.array(list(accumulate(sizes, initial=start)), np.int64)
@@ -163,7 +163,7 @@ def _packed_of(packed, start, stop, depth, units, columns, thread_id):
         return Packed(part(packed, start, stop), depth, units, columns)
 
     def quantized(packed, start, stop, depth, units, columns, thread_id):
-        panels = panels_of(packed, start, stop, len(columns) * units, thread_id)
+        panels = panels_of(packed, start, stop, depth, len(columns) * units, thread_id)
         return Packed(panels, depth, units, columns)
 
     return full_precision if format_of(packed) is FullPrecision else quantized

@@ -19,7 +19,8 @@ _ONE = 4  # bytes of a word
 def pack_reduced(desc: RNNDescriptor, w: np.ndarray, precision: str) -> np.ndarray:
     """Pack and round the weights, and sum the biases, at the offsets of `layers_of(desc, precision)`."""
     packed, layers = pack(desc, w, Arena()), layers_of(desc, precision)
-    words = np.zeros(int(layers[-1].offsets[-1]), np.float32)
+    words = Arena().take("words", (int(layers[-1].offsets[-1]),), np.dtype(np.float32))  # aligned to cache lines
+    words[:] = 0
     for full, layer in zip(layers_of(desc), layers, strict=True):
         for number, product in enumerate(layer.products):
             if product.gates and product.depth:
@@ -70,11 +71,15 @@ def _bfloat16(values: np.ndarray) -> np.ndarray:
 
 
 def _int8_panels(panels: np.ndarray, product: PackedProduct) -> np.ndarray:
-    """Return the panels, the scale of each column, and the correction of its sum for the zero point."""
+    """Return the panels, the scale of each column, the correction of its sum for the zero point, and the factors of the
+    features: the weights of feature k are divided by its factor, and it is multiplied with that before it is rounded.
+    """
     lanes, units = VECTOR_BYTES // _ONE, product.rows.size // product.gates
     scales, corrections = np.zeros((2, product.gates, padded(units, _ONE)), np.float32)
     corrections, packed, form = corrections.view(np.int32), [], FORMATS["int8"]
+    factors = _factors(np.max([np.abs(group).max(axis=(0, 2)) for _, group in _groups(panels, product)], axis=0))
     for first, group in _groups(panels, product):
+        group = group / factors[:, None]
         largest, one = np.abs(group).max(axis=1), np.float32(MAX_INT8)
         scale = np.where(largest < MIN_MAGNITUDE, 0, np.where(np.isfinite(largest), largest / one, np.float32(np.nan)))
         usual = scale > 0
@@ -88,7 +93,21 @@ def _int8_panels(panels: np.ndarray, product: PackedProduct) -> np.ndarray:
     columns = np.zeros((2, padded(product.rows.size, _ONE)), np.float32)
     for target, values in zip(columns, (scales, corrections.view(np.float32)), strict=True):
         target[: product.rows.size] = values[:, :units].reshape(-1)
-    return np.concatenate([_concatenated(packed), columns.reshape(-1)])
+    features = np.ones(padded(product.depth, _ONE), np.float32)
+    features[: product.depth] = factors
+    return np.concatenate([_concatenated(packed), columns.reshape(-1), features])
+
+
+def _factors(magnitudes: np.ndarray) -> np.ndarray:
+    """Return the powers of two nearest to the magnitudes of columns, relative to the largest.
+
+    A feature of 10,000 with weights of 1e-4 then counts as much as one of 1. They are at most 1, so that nothing
+    overflows, and 1 where the magnitude is 0 or no number.
+    """
+    usual = np.isfinite(magnitudes) & (magnitudes > 0)
+    largest = magnitudes.max(where=usual, initial=0)
+    ratios = np.divide(magnitudes, largest, out=np.ones_like(magnitudes), where=usual)
+    return np.exp2(np.maximum(np.rint(np.log2(ratios)), -60))
 
 
 _PANELS = {"bfloat16": _bfloat16_panels, "int8": _int8_panels}

@@ -28,6 +28,7 @@ from rnnkit_kernels.machine.registers import FEATURES, VECTOR_BYTES
 FORMS = "bfloat16", "int8"
 OF_WEIGHTS = {"bfloat16": rounded.bfloat16, "int8": rounded.int8}
 OF_VALUES = {"bfloat16": rounded.bfloat16 if BFLOAT16_DOT else rounded.exact, "int8": rounded.int8}
+OF_COLUMNS = {"bfloat16": np.ones_like, "int8": rounded.factors}
 # Sums of bfloat16 are worked through in blocks; int8's are exact in 32 bits up to 133,000 products.
 OPTIONS = [
     *({"proj_size": 3}, {"proj_size": 18}, {"cell_clip": (-0.3, 0.2)}, {"bias": "none"}, {"bias": "recurrent"}),
@@ -60,7 +61,7 @@ def assert_rounded(problem, form):
     plan = rnnkit.prepare(problem.desc, problem.w, precision=form)
     found = plan.infer(*problem.inputs[1:])
     h, c = (None if states is None else states[0] for states in (problem.hx, problem.cx))
-    functions = OF_WEIGHTS[form], OF_VALUES[form]
+    functions = OF_WEIGHTS[form], OF_VALUES[form], OF_COLUMNS[form]
     h, c = rounded.one_step(problem.desc, problem.views, problem.x[0], h, c, *functions)
     assert_close("y", found.y[0], h, "float32")
     if c is not None:
@@ -72,6 +73,18 @@ def assert_rounded(problem, form):
 def test_step_equals_the_equations_on_rounded_numbers(form, cell, input_size, hidden_size):
     sizes = dict(input_size=input_size, hidden_size=hidden_size, batch_size=7, seq_len=1)
     assert_rounded(Problem(**CELLS[cell], dtype="float32", **sizes), form)
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_feature_of_another_size_costs_int8_no_accuracy(cell, size):
+    """Its weights are of the inverse size."""
+    problem = Problem(cell, dtype="float32", input_size=16, hidden_size=64, batch_size=4, seq_len=50)
+    problem.views["weight_ih_l0"][:, 3] /= size
+    problem.x[..., 3] *= size
+    expected = problem.infer().y
+    found = rnnkit.prepare(problem.desc, problem.w, precision="int8").infer(*problem.inputs[1:]).y
+    assert np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)) < 0.01
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -138,7 +151,7 @@ def test_number_of_threads_changes_no_bit(form, options):
 
 @inner
 def _mark(packed, thread_id):
-    scratch = panels_of(packed, 0, 0, 0, thread_id).scratch
+    scratch = panels_of(packed, 0, 0, 0, 0, thread_id).scratch
     for i in range(scratch.size):
         scratch[i] = thread_id
 

@@ -15,6 +15,12 @@ def int8(rows):
     return np.rint(rows * inverse).astype(np.float64) * scale
 
 
+def factors(weights):
+    """The power of two nearest to the largest magnitude of each column, relative to that of all."""
+    largest = np.abs(weights).max(axis=0)
+    return np.exp2(np.rint(np.log2(np.where(largest > 0, largest, largest.max()) / largest.max())))
+
+
 def bfloat16(rows):
     return rows.astype(ml_dtypes.bfloat16).astype(np.float64)
 
@@ -23,11 +29,14 @@ def exact(rows):
     return rows.astype(np.float64)
 
 
-def one_step(desc, views, x, h, c, of_weights, of_values):
-    """The states after one step of a layer: rows `of_weights` and rows `of_values` are rounded by these."""
+def one_step(desc, views, x, h, c, of_weights, of_values, of_columns=np.ones_like):
+    """The states after one step of a layer: rows `of_weights` and rows `of_values` are rounded by these. Columns of the
+    weights of one product are divided by the factors `of_columns`, and values multiplied with them."""
 
-    def multiplied(values, name, rows=slice(None)):
-        return of_values(values.astype(np.float32)) @ of_weights(views[name][rows]).T
+    def multiplied(values, name, rows=slice(None), product=slice(None)):
+        factors = of_columns(views[name][product])
+        factors = (factors if factors.ndim == 1 else factors[0]).astype(np.float32)
+        return of_values(values.astype(np.float32) * factors) @ of_weights(views[name][rows] / factors).T
 
     units = desc.hidden_size
     if desc.input_mode == "skip":
@@ -38,12 +47,13 @@ def one_step(desc, views, x, h, c, of_weights, of_values):
     bias = views.get("bias_hh_l0", np.zeros(a.shape[1]))
     if desc.mode == "gru":
         parts = [slice(i * units, (i + 1) * units) for i in range(3)]
-        r, z = (sigmoid(a[:, own] + multiplied(h, "weight_hh_l0", own) + bias[own]) for own in parts[:2])
+        together = slice(None) if desc.reset_after else slice(2 * units)  # what multiplies h
+        r, z = (sigmoid(a[:, own] + multiplied(h, "weight_hh_l0", own, together) + bias[own]) for own in parts[:2])
         last = parts[2]
         if desc.reset_after:
             n = np.tanh(a[:, last] + r * (multiplied(h, "weight_hh_l0", last) + bias[last]))
         else:
-            n = np.tanh(a[:, last] + multiplied(r * h, "weight_hh_l0", last) + bias[last])
+            n = np.tanh(a[:, last] + multiplied(r * h, "weight_hh_l0", last, last) + bias[last])
         return (1 - z) * n + z * h, None
     a = a + multiplied(h, "weight_hh_l0") + bias
     if desc.mode != "lstm":

@@ -83,12 +83,14 @@ class Bfloat16(NamedTuple):
 
 
 class Int8(NamedTuple):
-    """Panels of int8 weights, scratch as above, and `columns`: scales, then offsets of sums."""
+    """Panels of int8 weights, scratch as above, `features`, which multiply the columns of A before these are rounded,
+    and `columns`: scales, then offsets of sums."""
 
     words: np.ndarray
     scratch: np.ndarray
     scratch_size: int
     numbers: np.ndarray
+    features: np.ndarray
     columns: np.ndarray
 
 
@@ -261,21 +263,22 @@ def words_of(typingctx, panels, depth):
     )
 
 
-def panels_of(packed, start, stop, columns, thread_id):
+def panels_of(packed, start, stop, depth, columns, thread_id):
     """Return a product's panels of quantized weights in the packed buffer, with the thread's scratch."""
 
 
 @overload(panels_of, jit_options=OPTIONS)
-def _panels_of(packed, start, stop, columns, thread_id):
-    def bfloat16(packed, start, stop, columns, thread_id):
+def _panels_of(packed, start, stop, depth, columns, thread_id):
+    def bfloat16(packed, start, stop, depth, columns, thread_id):
         scratch = part(packed.scratch, thread_id * packed.scratch_size, (thread_id + 1) * packed.scratch_size)
         return Bfloat16(part(packed.words, start, stop), scratch, packed.scratch_size, packed.numbers)
 
-    def int8(packed, start, stop, columns, thread_id):
+    def int8(packed, start, stop, depth, columns, thread_id):
         scratch = part(packed.scratch, thread_id * packed.scratch_size, (thread_id + 1) * packed.scratch_size)
         lanes = panel_lanes(packed.words)
-        scales = stop - (2 * ((columns + lanes - 1) // lanes * lanes) if stop > start else 0)
-        words, own = part(packed.words, start, scales), part(packed.words, scales, stop)
-        return Int8(words, scratch, packed.scratch_size, packed.numbers, own)
+        features = stop - ((depth + lanes - 1) // lanes * lanes if stop > start else 0)
+        scales = features - (2 * ((columns + lanes - 1) // lanes * lanes) if stop > start else 0)
+        words, own = part(packed.words, start, scales), part(packed.words, scales, features)
+        return Int8(words, scratch, packed.scratch_size, packed.numbers, part(packed.words, features, stop), own)
 
     return bfloat16 if packed.instance_class is Bfloat16 else int8

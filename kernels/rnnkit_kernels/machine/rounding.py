@@ -53,7 +53,15 @@ def _converted_of(panels, a, rows, depth):
             convert(part(panels.scratch, at, at + stride), row_part(a, row, Range(0, depth)), words)
         return Matrix(panels.scratch, panels.numbers, 1, stride)
 
-    return convert_rows
+    def convert_features(panels, a, rows, depth):
+        words = words_of(panels, depth)
+        stride = 1 + parts * words
+        for row in range(rows.start, rows.stop):
+            at = (row - rows.start) * stride
+            convert(part(panels.scratch, at, at + stride), row_part(a, row, Range(0, depth)), panels.features, words)
+        return Matrix(panels.scratch, panels.numbers, 1, stride)
+
+    return convert_features if form.has_scales else convert_rows
 
 
 @inner
@@ -71,11 +79,11 @@ def _round(target, source, words):
 
 
 @inner
-def _scaled(target, source):
-    """Write the row's scale, and return the factor that converts its numbers."""
+def _scaled(target, source, features):
+    """Write the row's scale, and return the factor that converts its numbers times the features'."""
     largest = _magnitude(source.dtype.type(0))
     for k in range(source.size):
-        largest = max(largest, _magnitude(source[k]))  # as bit patterns, so that NaN is the largest
+        largest = max(largest, _magnitude(source[k] * features[k]))  # as bit patterns, so that NaN is the largest
     value = real_of(largest)
     if value < source.dtype.type(MIN_MAGNITUDE):
         target[0] = 0
@@ -86,22 +94,29 @@ def _scaled(target, source):
 
 
 @inner
-def _byte_at(source, k):
-    return source[k] if k < source.size else source.dtype.type(0)
+def _number_at(source, features, k):
+    return source[k] * features[k] if k < source.size else source.dtype.type(0)
 
 
 def _as_bytes(write):
     """Build the function that rounds a row to bytes; `write` puts four of them into one word or two."""
 
     @inner
-    def convert(target, source, words):
-        inverse, whole = _scaled(target, source), source.size // 4
+    def convert(target, source, features, words):
+        inverse, whole = _scaled(target, source, features), source.size // 4
         for word in range(whole):
             k = 4 * word
-            write(target, word, (source[k], source[k + 1], source[k + 2], source[k + 3]), inverse)
+            four = (
+                source[k] * features[k], source[k + 1] * features[k + 1], source[k + 2] * features[k + 2],
+                source[k + 3] * features[k + 3],
+            )  # fmt: skip
+            write(target, word, four, inverse)
         if whole < words:
             k = 4 * whole
-            last = _byte_at(source, k), _byte_at(source, k + 1), _byte_at(source, k + 2), _byte_at(source, k + 3)
+            last = (
+                _number_at(source, features, k), _number_at(source, features, k + 1),
+                _number_at(source, features, k + 2), _number_at(source, features, k + 3),
+            )  # fmt: skip
             write(target, whole, last, inverse)
 
     return convert
