@@ -17,7 +17,10 @@ from rnnkit.cells import forward as stage
 from rnnkit_kernels.machine import thread_pool
 
 
-@pytest.mark.parametrize(("first", "count", "means"), [(0, 40, False), (0, 12, True), weekly(40, 100, False)])
+@pytest.mark.parametrize(
+    ("first", "count", "means"),
+    [(0, 12, False), (0, 4, True), nightly(12, 28, False), nightly(4, 8, True), weekly(40, 100, False)],
+)
 def test_gradients_of_random_cells_are_right(first, count, means):
     for seed in range(first, first + count):
         check(seed, means=means)

@@ -16,7 +16,7 @@ from rnnkit import cells
 
 SEQ_LEN, BATCH, INPUT, HIDDEN = 7, 3, 4, 5
 BOUND = 1e-9  # relative to the largest number of an array: both compute in float64
-BY_DEFAULT = "WMCLSTM", "DSGU"  # R times a state before and after the step; several products in a chain
+BY_DEFAULT = ("DSGU",)  # several products in a chain, R times a state after the step
 LEARNED = "alpha", "beta"  # by torchrecurrent; the papers of JANET and SCRN give them as numbers
 
 

@@ -55,7 +55,8 @@ def test_pictures_are_small():
     assert pictures and all(picture.stat().st_size < 100_000 for picture in pictures)
 
 
-SLOW = "how-to/own-cells", "how-to/regularization", "tutorials/cell-from-a-paper"  # they compile cells of their own
+# They compile cells of their own, or import Keras.
+SLOW = "how-to/keras", "how-to/own-cells", "how-to/regularization", "tutorials/cell-from-a-paper", "tutorials/keras"
 
 
 @pytest.mark.parametrize("name", [nightly(name) if name in SLOW else name for name in GUIDES])

@@ -1,9 +1,11 @@
 """A guide in a notebook: each block of code is one of its cells, and runs in a kernel of its own."""
 
+import pytest
 from guides import NEEDS, blocks_of
 from installed import needs_installed
 
 
+@pytest.mark.nightly
 def test_guide_runs_in_a_notebook(tmp_path, monkeypatch):
     """Where the source of a cell comes from differs in a notebook; `test_docs` runs all guides as programs."""
     name = "how-to/own-cells"

@@ -69,6 +69,7 @@ def by_flax():
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 
 
+@pytest.mark.nightly
 @needs_flax
 @each_case
 def test_flax_computes_the_same(case, by_flax):
@@ -81,6 +82,7 @@ def test_flax_computes_the_same(case, by_flax):
         assert dict(leaves(ours)) == dict(leaves(own))
 
 
+@pytest.mark.nightly
 @needs_flax
 def test_biases_that_flax_lacks_are_added_to_its_own():
     pairs = [

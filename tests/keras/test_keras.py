@@ -6,20 +6,16 @@ import pytest
 from inside import PARTS, run_inside
 
 FILES = sorted(Path(__file__).parent.glob("inside_*.py"))
-# XLA compiles each case: with JAX the default part runs nightly, and the nightly part weekly. TensorFlow has an
-# environment of its own, which `.ci/weekly` makes.
-LATER = {"nightly": [pytest.mark.weekly], "weekly": [pytest.mark.weekly]}
+# By default torch alone; XLA compiles each case, so that JAX's nightly part is weekly. TensorFlow has an environment of
+# its own, which `.ci/weekly` makes.
+DEFAULT, NIGHTLY, WEEKLY = PARTS
+MARKS = PARTS | {DEFAULT: PARTS[NIGHTLY]}
+BACKENDS = {"torch": PARTS, "numpy": MARKS, "jax": MARKS | {NIGHTLY: PARTS[WEEKLY]}}
 EACH = [
-    pytest.param(
-        file,
-        backend,
-        part,
-        id=f"{file.stem.removeprefix('inside_')}-{backend}",
-        marks=LATER.get(part, [pytest.mark.nightly]) if backend == "jax" else marks,
-    )
-    for part, marks in PARTS.items()
+    pytest.param(file, backend, part, id=f"{file.stem.removeprefix('inside_')}-{backend}", marks=marks[part])
+    for part in PARTS
     for file in FILES
-    for backend in ("torch", "jax", "numpy")
+    for backend, marks in BACKENDS.items()
 ]
 
 

@@ -105,7 +105,7 @@ def test_dropout_acts_on_the_readout_and_follows_the_seed():
     np.testing.assert_array_equal((model.gradient.output_weight != 0).any(axis=0), kept)
 
 
-@pytest.mark.parametrize("mode", ["lstm", LayerNormLSTM(recurrent_dropout=0.2, zoneout=0.1)])
+@pytest.mark.parametrize("mode", ["lstm", nightly(LayerNormLSTM(recurrent_dropout=0.2, zoneout=0.1))])
 def test_parts_of_a_batch_drop_the_same_and_add_up(mode):
     model = small_model(mode=mode, dropout=0.3)
     inputs, targets = bytes_of(8, (5, 3)) % 3, bytes_of(9, (5, 3))

@@ -45,7 +45,7 @@ def test_score_prints_bits_of_each_file(run, tmp_path):
     assert out.splitlines() == expected
 
 
-@pytest.mark.parametrize("precision", [nightly("bfloat16"), "int8"])
+@pytest.mark.parametrize("precision", [nightly("bfloat16"), nightly("int8")])
 def test_score_and_sample_with_quantized_weights(run, tmp_path, precision):
     (tmp_path / "a.txt").write_bytes(text := b"abc" * 500)
     model = textmodel.TextModel.random(rnnkit.RNNDescriptor("gru", 3, 4), 0, np.frombuffer(b"abcdefgh", np.uint8))

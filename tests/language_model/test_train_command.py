@@ -270,6 +270,7 @@ def test_ignored_signal_stays_ignored(handle_interrupts):
         assert signals.number is None
 
 
+@pytest.mark.nightly
 def test_layer_norm_and_noise_are_saved_and_checked(train):
     """In a model and its file; a new run may begin from it with other noise, but not with norms."""
     end = "--quiet", "--steps", 2

@@ -151,6 +151,7 @@ def test_run_times_every_loop_with_right_results(measured):
         assert 0 < float(row[f"{engine}_ratio_min"]) <= float(row[f"{engine}_ratio_max"])
 
 
+@pytest.mark.nightly
 def test_table_of_cells_has_columns_for_loops_alone(measured):
     headings = next(line for line in compare.tables(measured[1]).splitlines() if line.startswith("| case"))
     competitors = [heading.strip() for heading in headings.split("|") if "against" in heading]

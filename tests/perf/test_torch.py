@@ -27,6 +27,7 @@ def measured(tmp_path_factory):
     return report_of_run(tmp_path_factory, torch_suite, (GRU, LSTM), "--suite", "torch", "--threads", "2")
 
 
+@pytest.mark.nightly
 def test_run_times_both_models(measured):
     status, path = measured
     source = report.read(path)
