@@ -29,11 +29,12 @@ class OnEngineBothWays:
         given = [ops.convert_to_tensor(one, dtype=layer.compute_dtype) for one in initial_state]
         states, mask = [ops.stack(both) for both in zip(*_halves(given), strict=True)], marks_of(mask)
         network, seed = both_of(pair, training), seed_of(pair[0], training)
-        call = Call(*network, time_first(sequences), states, time_first(mask), seed, training)
+        call = Call(*network, time_first(sequences), states, time_first(mask), seed, training, layer.return_sequences)
         y, after = run_of_backend()(call)  # type: ignore[misc]
+        halves = ops.split(y, 2, -1) if layer.return_sequences else (None, None)
         outputs = [
             shown(one, half, after[0][at], mask)[layer.return_sequences]
-            for at, (one, half) in enumerate(zip(pair, ops.split(y, 2, -1), strict=True))
+            for at, (one, half) in enumerate(zip(pair, halves, strict=True))
         ]
         merged = _merged(layer.merge_mode, *outputs)
         if not layer.return_state:

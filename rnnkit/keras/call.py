@@ -18,6 +18,7 @@ class Call(NamedTuple):
     mask: Any  # (T, N) bool: steps that are not skipped; None: all
     seed: Any  # an integer, of the noises; None: none are drawn
     training: bool  # whether a gradient is expected
+    sequences: bool  # whether y is read; else it may be None
 
 
 Run = Callable[[Call], tuple[Any, list[Any]]]

@@ -58,7 +58,7 @@ class Cell(keras.layers.Layer):
 
     def call(self, inputs: Any, states: Any, training: bool = False) -> tuple[Any, list[Any]]:
         """Run one step on inputs (N, I)."""
-        call = Call(*self.network(), inputs[None], [one[None] for one in states], None, None, training)
+        call = Call(*self.network(), inputs[None], [one[None] for one in states], None, None, training, True)
         y, after = run_of_backend()(call)  # type: ignore[misc]
         return y[0], [one[0] for one in after]
 

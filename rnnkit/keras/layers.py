@@ -34,6 +34,7 @@ class OnEngine(StaysInPython):
             Call(
                 descriptor_of(self, training), weights_of(self, training), time_first(x, flips),
                 [ops.expand_dims(one, 0) for one in states], time_first(mask, flips), seed_of(self, training), training,
+                self.return_sequences,  # type: ignore[attr-defined]
             )
         )  # fmt: skip
         after = [one[0] for one in after]
@@ -88,7 +89,8 @@ def time_first(array: Any, flips: bool = False) -> Any:
 def shown(layer: Any, y: Any, h: Any, mask: Any) -> tuple[Any, Any]:
     """Return the last output (N, H) and, with return_sequences, all of them (N, T, H), as a mask (N, T) shows them.
 
-    y (T, N, H) and h (N, H) repeat what was before a masked step, at first the initial state.
+    y (T, N, H), or None without return_sequences, and h (N, H) repeat what was before a masked step, at first the
+    initial state.
     """
     if not layer.return_sequences:
         last = h if mask is None else _last_output(layer, h, mask)

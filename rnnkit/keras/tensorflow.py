@@ -20,7 +20,7 @@ from rnnkit.network import engine
 
 
 def run(call: Call) -> tuple[Any, list[Any]]:
-    """Run a network; returns y (T, N, D*H) and the states after the last step."""
+    """Run a network; returns y (T, N, D*H), or None if it is not read, and the states after the last step."""
     desc = call.desc if call.seed is not None else call.desc.evaluating
     options = [tf.constant(0, tf.int64) if call.seed is None else tf.cast(call.seed, tf.int64)]
     options += [] if call.mask is None else [call.mask]
@@ -28,28 +28,30 @@ def run(call: Call) -> tuple[Any, list[Any]]:
 
     @tf.custom_gradient
     def network(*tensors: Any) -> tuple[Any, Any]:
-        kinds = [dtype] * (1 + len(call.states)) + [tf.uint8]
+        shapes = _shapes(call)
+        kinds = [dtype] * len(shapes) + [tf.uint8]
 
         def forward(*arrays: Any) -> Sequence[np.ndarray]:
-            return _forward(desc, keeps, arrays[: len(tensors)], *arrays[len(tensors) :])
+            results = _forward(desc, keeps, arrays[: len(tensors)], *arrays[len(tensors) :])
+            return results if call.sequences else results[1:]
 
         *results, kept = tf.numpy_function(forward, [*tensors, *options], kinds, stateful=False)
 
         def gradient(*cotangents: Any) -> Any:
             return _gradient(desc, kept, tensors, options, cotangents)
 
-        for one, shape in zip(results, _shapes(call), strict=True):
+        for one, shape in zip(results, shapes, strict=True):
             one.set_shape(shape)
         return tuple(results), gradient
 
-    y, *states = network(*map(tf.convert_to_tensor, (call.w, call.x, *call.states)))  # not variables
-    return y, states
+    found = network(*map(tf.convert_to_tensor, (call.w, call.x, *call.states)))  # not variables
+    return (found[0], [*found[1:]]) if call.sequences else (None, [*found])
 
 
 def _shapes(call: Call) -> list[Any]:
     steps, rows, _ = call.x.shape
     width = call.desc.num_directions * call.desc.output_size
-    return [(steps, rows, width), *(one.shape for one in call.states)]
+    return [*([(steps, rows, width)] if call.sequences else []), *(one.shape for one in call.states)]
 
 
 def _gradient(desc: RNNDescriptor, kept: Any, tensors: Sequence[Any], options: Sequence[Any], given: Any) -> Any:
@@ -57,7 +59,9 @@ def _gradient(desc: RNNDescriptor, kept: Any, tensors: Sequence[Any], options: S
     count = len(tensors)
 
     def backward(kept: Any, *arrays: Any) -> Sequence[np.ndarray]:
-        return _backward(desc, kept, arrays[:count], arrays[count : 2 * count - 1], *arrays[2 * count - 1 :])
+        first, stop = arrays[:count], count + len(given)
+        unread = [None] * (count - 1 - len(given))  # that of y
+        return _backward(desc, kept, first, [*unread, *arrays[count:stop]], *arrays[stop:])
 
     def refuse(*cotangents: Any) -> Any:
         cure = "call rnnkit.keras.restore for second derivatives"
