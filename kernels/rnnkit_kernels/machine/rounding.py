@@ -50,28 +50,20 @@ def _converted_of(panels, a, rows, depth):
         stride = 1 + parts * words
         for row in range(rows.start, rows.stop):
             at = (row - rows.start) * stride
-            convert(part(panels.scratch, at, at + stride), row_part(a, row, Range(0, depth)), words)
+            convert(part(panels.scratch, at, at + stride), row_part(a, row, Range(0, depth)), panels, words)
         return Matrix(panels.scratch, panels.numbers, 1, stride)
 
-    def convert_features(panels, a, rows, depth):
-        words = words_of(panels, depth)
-        stride = 1 + parts * words
-        for row in range(rows.start, rows.stop):
-            at = (row - rows.start) * stride
-            convert(part(panels.scratch, at, at + stride), row_part(a, row, Range(0, depth)), panels.features, words)
-        return Matrix(panels.scratch, panels.numbers, 1, stride)
-
-    return convert_features if form.has_scales else convert_rows
+    return convert_rows
 
 
 @inner
-def _copy(target, source, words):
+def _copy(target, source, panels, words):
     copy(part(target, 1, 1 + source.size), source)
     clear(part(target, 1 + source.size, 1 + 2 * words))
 
 
 @inner
-def _round(target, source, words):
+def _round(target, source, panels, words):
     for word in range(source.size // 2):
         target[1 + word] = _bfloat16_pair(source[2 * word], source[2 * word + 1])
     if source.size % 2:
@@ -102,7 +94,8 @@ def _as_bytes(write):
     """Build the function that rounds a row to bytes; `write` puts four of them into one word or two."""
 
     @inner
-    def convert(target, source, features, words):
+    def convert(target, source, panels, words):
+        features = panels.features
         inverse, whole = _scaled(target, source, features), source.size // 4
         for word in range(whole):
             k = 4 * word
