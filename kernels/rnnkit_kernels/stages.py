@@ -1,20 +1,13 @@
 """The stages of a cell over the rows of a step. All addresses are computed here; the cell's functions see numbers."""
 
-import operator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any, NamedTuple
 
-import numpy as np
 from llvmlite import ir as llvm
 from numba import types
-from numba.core import cgutils, ir
-from numba.core.compiler_machinery import FunctionPass, register_pass
+from numba.core import cgutils
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
-from numba.core.ir_utils import get_definition, guard
-from numba.core.untyped_passes import IRProcessing
 from numba.extending import intrinsic, overload
-from numba.np.numpy_support import as_dtype
 
 from .cells.declaration import MEAN_BLOCK
 from .cells.functions import slope, value
@@ -22,12 +15,12 @@ from .cells.rules import CellError, cell_error, describe_stage
 from .cells.source import changes_of
 from .cells.uses import helpers_of
 from .machine import activations as activations  # gives the functions that cells use their compiled code
-from .machine.compiler import COMPILER
 from .machine.jit import OPTIONS, inner
 from .machine.matrix import row_pointer
 from .machine.registers import I64
 from .machine.small import emit_flushed
 from .means import mean_blocks_of, mean_of, parts_on_stack, sum_mean_blocks, terms_on_stack
+from .stage_compiler import DoesNotFitError, GradientCompiler, StageCompiler, gradient_compiler
 
 
 def mean_places(declaration):
@@ -56,77 +49,8 @@ def operand_places(declaration):
     return found | {name: (True, *place) for name, place in gradients.items()}
 
 
-_NUMBERS = int, float, np.float32, np.float64
-
-
-@register_pass(mutates_CFG=False, analysis_only=False)
-class _RealLiterals(FunctionPass):
-    """Converts the literals in a stage, and constants of modules (math.pi), to the dtype of its arguments: 1 - z of a
-    float32 z is then float32."""
-
-    _name = "rnnkit_real_literals"
-
-    def __init__(self):
-        FunctionPass.__init__(self)
-
-    def run_pass(self, state):
-        reals = [as_dtype(one).type for one in state.args if isinstance(one, types.Float)]
-        if not reals:
-            return False
-        assigned = [one for block in state.func_ir.blocks.values() for one in block.find_insts(ir.Assign)]
-        powers = (one.value for one in assigned if isinstance(one.value, ir.Expr) and one.value.op == "binop")
-        exponents = {power.rhs.name for power in powers if power.fn is operator.pow}
-        for one in assigned:
-            known = _known(state, one.value)
-            numbers = known if type(known) is tuple else (known,)
-            is_power = type(known) is int and one.target.name in exponents  # x ** 2 is a product
-            if numbers and all(type(number) in _NUMBERS for number in numbers) and not is_power:
-                typed = tuple(_converted(number, reals[0]) for number in numbers)
-                one.value = ir.Const(typed if known is numbers else typed[0], one.value.loc)
-        return True
-
-
-class _DoesNotFitError(Exception):
-    """A constant rounds to 0 or infinity in the dtype: the equations may divide by it, or multiply it by 0."""
-
-    def __init__(self, problem):
-        super().__init__(problem)
-        self.problem = problem  # Numba adds to the text
-
-
-def _converted(number, real):
-    try:
-        with np.errstate(over="ignore"):
-            found = real(number)
-    except OverflowError:
-        raise _DoesNotFitError("an int beyond float64") from None
-    if float(found) != number and (found == 0 or np.isinf(found)):
-        raise _DoesNotFitError(f"{number:g}, which rounds to {found:g}")
-    return found
-
-
-def _known(state, value):
-    """Return the constant that a value is known to be before typing: a default, a literal, a global of a module."""
-    if isinstance(value, (ir.Const, ir.Global, ir.FreeVar)):
-        return value.value
-    if isinstance(value, ir.Arg):
-        return getattr(state.args[value.index], "value", None)  # of an omitted argument
-    if isinstance(value, ir.Expr) and value.op == "getattr":
-        owner = _known(state, guard(get_definition, state.func_ir, value.value))
-        return getattr(owner, value.attr, None) if isinstance(owner, ModuleType) else None
-    return None
-
-
-class _StageCompiler(COMPILER):
-    def define_pipelines(self):
-        [pipeline] = super().define_pipelines()
-        pipeline.add_pass_after(_RealLiterals, IRProcessing)
-        pipeline.finalize()
-        return [pipeline]
-
-
 _INLINED = {"forceinline": True}  # with a call per unit, a loop is not vectorised and takes 3 to 4 times as long
-_HELPER = OPTIONS | _INLINED | {"pipeline_class": _StageCompiler}
+_HELPER = OPTIONS | _INLINED | {"pipeline_class": StageCompiler}
 _COMPILED, _HELPERS = {}, set()
 
 
@@ -134,7 +58,8 @@ def _compiled(stage):
     """Return the Numba type of the stage's function, whose helpers are registered with Numba."""
     if stage.function not in _COMPILED:
         _register_helpers(stage.function)
-        _COMPILED[stage.function] = inner(stage.function, **_INLINED, pipeline_class=_StageCompiler)
+        compiler = gradient_compiler(stage) if stage.is_gradient else StageCompiler
+        _COMPILED[stage.function] = inner(stage.function, **_INLINED, pipeline_class=compiler)
     return types.Dispatcher(_COMPILED[stage.function])
 
 
@@ -146,10 +71,10 @@ def _register_helpers(function):
             overload(helper, jit_options=_HELPER, strict=False)(lambda *numbers, own=helper: own)
 
 
-def _register_activation(function):
+def _register_activation(function, compiler):
     """Let Numba resolve this function of an activation, a parameter of a cell, to the activation's own method."""
 
-    @overload(function, jit_options=_HELPER, strict=False)
+    @overload(function, jit_options=_HELPER | {"pipeline_class": compiler}, strict=False)
     def of(activation, number):
         kind = getattr(activation, "instance_class", None)
         own = getattr(kind, function.__name__, None)
@@ -159,8 +84,8 @@ def _register_activation(function):
         return own
 
 
-_register_activation(value)
-_register_activation(slope)
+_register_activation(value, StageCompiler)
+_register_activation(slope, GradientCompiler)
 
 
 def _check_unchanged(name, kind):
@@ -176,7 +101,7 @@ def _call_type(typingctx, stage, cell, real):
     declaration, function = cell.instance_class.declaration, _compiled(stage)
     try:
         found = function.get_call_type(typingctx, (cell, *[real] * len(stage.reads)), {})
-    except _DoesNotFitError as error:
+    except DoesNotFitError as error:
         where, expected = describe_stage(stage.function), f"have constants that fit {real}"
         raise cell_error(declaration, where, expected, error.problem) from None
     except (NumbaError, UnsupportedBytecodeError) as error:

@@ -12,6 +12,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic, lower_builtin, type_callable
 from numba.np.numpy_support import from_dtype
 
+from .registers import emit_fma
+
 SMALL = {types.float32: 2.0**-100, types.float64: 2.0**-960}
 """The magnitude below which a number of a dtype counts as 0."""
 _NAMES = {ir.FloatType(): ("f32", types.float32), ir.DoubleType(): ("f64", types.float64)}
@@ -39,6 +41,43 @@ def _type_of_flushed(context):
 @lower_builtin(flushed, types.Float)
 def _lower_flushed(context, builder, signature, arguments):
     return emit_flushed(builder, *arguments)
+
+
+def lifted_product(a, b):
+    """a * b, rounded to a multiple of the smallest normal number: no result is subnormal, and no CPU takes its time."""
+    return a * b
+
+
+def lifted_fma(a, b, c):
+    """a*b + c, fused, rounded in the same way."""
+    return a * b + c
+
+
+def _lift_of(kind):
+    """Return the smallest number whose neighbours below it are a normal number apart."""
+    return kind(SMALL[_NAMES[kind][1]] / 4)
+
+
+@type_callable(lifted_product)
+def _type_of_lifted_product(context):
+    return lambda a, b: a if a == b else None
+
+
+@lower_builtin(lifted_product, types.Float, types.Float)
+def _lower_lifted_product(context, builder, signature, arguments):
+    lift = _lift_of(arguments[0].type)
+    return builder.fsub(emit_fma(builder, *arguments, lift), lift)
+
+
+@type_callable(lifted_fma)
+def _type_of_lifted_fma(context):
+    return lambda a, b, c: a if a == b == c else None
+
+
+@lower_builtin(lifted_fma, types.Float, types.Float, types.Float)
+def _lower_lifted_fma(context, builder, signature, arguments):
+    (a, b, c), lift = arguments, _lift_of(arguments[0].type)
+    return builder.fsub(emit_fma(builder, a, b, builder.fadd(c, lift)), lift)
 
 
 @intrinsic
