@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from rnnkit.language_model import model as textmodel
 from rnnkit.types import Precision
 
 MODES, UNITS, STEPS, ROWS = ("lstm", "gru", "rnn_tanh"), (64, 256, 1024), (1, 10, 100, 1000), 4
-PRECISIONS: tuple[Precision | None, ...] = (None, *get_args(Precision))
+PRECISIONS: tuple[Precision | None, ...] = (None, *reduced_suite.PRECISIONS)
 ENGINES = (baselines.RNNKIT, "torch", "onnxruntime", "openvino")
 
 

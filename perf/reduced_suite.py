@@ -12,16 +12,21 @@ from llvmlite import binding
 from perf import cases
 from perf.cases import Case, Problem
 from rnnkit.types import Precision
+from rnnkit_kernels.machine.formats import BFLOAT16_DOT
 
 FAMILIES = (
     "ds2", "lm", "small", "stream", "stream-h512", "odd-i77", "varlen", "proj", "step-n1-h512", "step-n1-h1024",
     "step-n16-h512",
 )  # fmt: skip
+# Those that this CPU has.
+PRECISIONS: tuple[Precision, ...] = tuple(
+    one for one in get_args(Precision) if one != "bfloat16-native" or BFLOAT16_DOT is not None
+)
 CASES = tuple(
     case._replace(precision=precision, passes=tuple(name for name in case.passes if name != "train"))
     for case in cases.CASES
     if case.family in FAMILIES
-    for precision in get_args(Precision)
+    for precision in PRECISIONS
 )
 
 
@@ -52,7 +57,7 @@ def _refusal_of_openvino(case: Case) -> str | None:
 
 def torch_module(torch: Any, module: Any, given: Problem) -> tuple[Any, Any]:
     """Return PyTorch's module with such weights, and the dtype of what it takes."""
-    if given.precision == "bfloat16":
+    if given.precision != "int8":
         return module.to(torch.bfloat16), torch.bfloat16
     kinds, around = {torch.nn.LSTM, torch.nn.GRU}, torch.nn.ModuleList([module])  # what is inside it is replaced
     with warnings.catch_warnings():

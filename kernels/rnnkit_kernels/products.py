@@ -8,7 +8,7 @@ from numba.extending import overload
 
 from .machine.arrays import part
 from .machine.bound import values_of
-from .machine.formats import FORMATS, FullPrecision, format_of, panels_of, storage
+from .machine.formats import FullPrecision, form_of, format_of, panels_of, storage
 from .machine.gemm import Packed, WeightMatrix, pack_columns, padded, panel_lanes, panel_size
 from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, Range, clear
@@ -69,14 +69,14 @@ def weight_starts_of(products):
 def offsets_of(products, columns, itemsize, start, precision=None, in_place=False):
     """Return where the panels of each product start in the packed buffer, then where the layer's summed biases,
     including its vectors, start and end. Weights that are read in place have no panels."""
-    form, sizes = FORMATS[precision], []
+    form, sizes = form_of(precision), []
     if in_place:
         ensure_in_place_tiles("columns", itemsize)
     for p in products:
         if in_place:
             sizes.append(0)
             continue
-        words, rows = -(-p.depth // form.per_word), p.rows.size // p.blocks
+        words, rows = form.words(p.depth), p.rows.size // p.blocks
         gates = p.gates if p.blocks == 1 else 1
         scales = 2 * padded(rows, itemsize) + padded(p.depth, itemsize) if form.has_scales and gates else 0
         sizes.append(p.blocks * (panel_size(words, rows // max(gates, 1), gates, itemsize) + scales))

@@ -83,7 +83,7 @@ def compile_kernels(desc: RNNDescriptor, precisions: Iterable[Precision] = ()) -
     ----------
     desc : RNNDescriptor
         The network, with a mode or a custom cell. The kernels do not depend on its sizes.
-    precisions : iterable of {"bfloat16", "int8"}
+    precisions : iterable of {"bfloat16", "bfloat16-native", "int8"}
         Also compile plans with quantized weights of these precisions.
     """
     w, x = init_weights(desc, seed=0), np.zeros((1, 2, desc.input_size), desc.np_dtype)

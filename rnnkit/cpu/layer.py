@@ -15,7 +15,7 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import suffix_of, weight_layout
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.bound import Bound
-from rnnkit_kernels.machine.formats import FORMATS
+from rnnkit_kernels.machine.formats import form_of
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
 from rnnkit_kernels.means import mean_blocks
 from rnnkit_kernels.operands import LayerConstants, Sizes
@@ -70,7 +70,7 @@ class Layer(NamedTuple):
     def recurrent_weights(self) -> int:
         """Words of the largest product with R in a step."""
         largest = max(product.rows.size * product.depth for product in self.products[1:-2])
-        return largest // FORMATS[self.precision].per_word
+        return largest // form_of(self.precision).per_word
 
 
 @lru_cache(DESCRIPTORS)

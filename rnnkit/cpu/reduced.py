@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rnnkit.call.arena import Arena
 from rnnkit.cpu.layer import layers_of, pack
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit_kernels.machine.formats import FORMATS, MAX_INT8, MIN_MAGNITUDE
+from rnnkit.errors import message
+from rnnkit_kernels.machine.formats import BFLOAT16_DOT, MAX_INT8, MIN_BFLOAT16, MIN_MAGNITUDE, form_of
 from rnnkit_kernels.machine.gemm import padded
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
 from rnnkit_kernels.machine.shapes import group_size
@@ -18,6 +21,9 @@ _ONE = 4  # bytes of a word
 
 def pack_reduced(desc: RNNDescriptor, w: np.ndarray, precision: str) -> np.ndarray:
     """Pack and round the weights, and sum the biases, at the offsets of `layers_of(desc, precision)`."""
+    if precision == "bfloat16-native" and BFLOAT16_DOT is None:
+        expected = "be bfloat16 or int8 on a CPU without a dot product of bfloat16 (AVX-512 BF16, ARM's bfdot)"
+        raise ValueError(message("prepare", "precision", expected, repr(precision)))
     packed, layers = pack(desc, w, Arena()), layers_of(desc, precision)
     words = Arena().take("words", (int(layers[-1].offsets[-1]),), np.dtype(np.float32))  # aligned to cache lines
     words[:] = 0
@@ -27,7 +33,8 @@ def pack_reduced(desc: RNNDescriptor, w: np.ndarray, precision: str) -> np.ndarr
                 panels = packed[full.offsets[number] : full.offsets[number + 1]]
                 blocks = zip(*(np.split(array, product.blocks) for array in (panels, product.rows)), strict=True)
                 gates = product.gates if product.blocks == 1 else 1
-                parts = [_PANELS[precision](block, product._replace(rows=rows, gates=gates)) for block, rows in blocks]
+                form, pack_panels = form_of(precision), _int8_panels if precision == "int8" else _bfloat16_panels
+                parts = [pack_panels(block, product._replace(rows=rows, gates=gates), form) for block, rows in blocks]
                 words[layer.offsets[number] : layer.offsets[number + 1]] = np.concatenate(parts)
         words[slice(*layer.offsets[-2:])] = packed[slice(*full.offsets[-2:])]  # the biases
     return words
@@ -48,35 +55,35 @@ def _concatenated(groups: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([group.reshape(len(group), -1) for group in groups], 1).reshape(-1).view(np.float32)
 
 
-def _in_words(values: np.ndarray, count: int) -> np.ndarray:
-    """Pack (vectors, depth, columns) into words of `count` values along the depth, the first in the lowest bits."""
-    vectors, depth, columns = values.shape
-    full = np.zeros((vectors, -(-depth // count) * count, columns), values.dtype)
+def _in_words(values: np.ndarray, form: Any) -> np.ndarray:
+    """Pack (vectors, depth, columns) into words of several values along the depth, the first in the lowest bits."""
+    (vectors, depth, columns), count = values.shape, form.per_word
+    full = np.zeros((vectors, form.words(depth) * count, columns), values.dtype)
     full[:, :depth] = values
     parts = full.reshape(vectors, -1, count, columns).astype(np.uint32)
     shifts = (np.arange(count, dtype=np.uint32) * (32 // count))[:, None]
     return np.bitwise_or.reduce(parts << shifts, axis=2)
 
 
-def _bfloat16_panels(panels: np.ndarray, product: PackedProduct) -> np.ndarray:
-    per_word = FORMATS["bfloat16"].per_word
-    return _concatenated([_in_words(_bfloat16(group), per_word) for _, group in _groups(panels, product)])
+def _bfloat16_panels(panels: np.ndarray, product: PackedProduct, form: Any) -> np.ndarray:
+    return _concatenated([_in_words(_bfloat16(group), form) for _, group in _groups(panels, product)])
 
 
 def _bfloat16(values: np.ndarray) -> np.ndarray:
-    """Round to the nearest bfloat16, ties to even; returns the bits."""
+    """Round to the nearest bfloat16, ties to even, or to 0; returns the bits."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     near = bits + (0x7FFF + ((bits >> 16) & 1))
-    return (np.where(np.isnan(values), bits | 0x400000, near) >> 16).astype(np.uint16)
+    rounded = np.where(np.isnan(values), bits | 0x400000, near) >> 16
+    return np.where(np.abs(values) < MIN_BFLOAT16, 0, rounded).astype(np.uint16)
 
 
-def _int8_panels(panels: np.ndarray, product: PackedProduct) -> np.ndarray:
+def _int8_panels(panels: np.ndarray, product: PackedProduct, form: Any) -> np.ndarray:
     """Return the panels, the scale of each column, the correction of its sum for the zero point, and the factors of the
     features: the weights of feature k are divided by its factor, and it is multiplied with that before it is rounded.
     """
     lanes, units = VECTOR_BYTES // _ONE, product.rows.size // product.gates
     scales, corrections = np.zeros((2, product.gates, padded(units, _ONE)), np.float32)
-    corrections, packed, form = corrections.view(np.int32), [], FORMATS["int8"]
+    corrections, packed = corrections.view(np.int32), []
     factors = _factors(np.max([np.abs(group).max(axis=(0, 2)) for _, group in _groups(panels, product)], axis=0))
     for first, group in _groups(panels, product):
         group = group / factors[:, None]
@@ -85,7 +92,7 @@ def _int8_panels(panels: np.ndarray, product: PackedProduct) -> np.ndarray:
         usual = scale > 0
         inverse = np.divide(one, largest, out=np.zeros_like(largest), where=usual)
         rounded = np.rint(np.where(usual[:, None], group, 0) * inverse[:, None]).astype(np.int8)
-        packed.append(_in_words(rounded.view(np.uint8), form.per_word))
+        packed.append(_in_words(rounded.view(np.uint8), form))
         gates = slice(first, first + scale.shape[1] // lanes)
         sums = -form.zero_point * rounded.sum(axis=1, dtype=np.int32)
         for target, values in (scales, scale), (corrections, sums):
@@ -108,6 +115,3 @@ def _factors(magnitudes: np.ndarray) -> np.ndarray:
     largest = magnitudes.max(where=usual, initial=0)
     ratios = np.divide(magnitudes, largest, out=np.ones_like(magnitudes), where=usual)
     return np.exp2(np.maximum(np.rint(np.log2(ratios)), -60))
-
-
-_PANELS = {"bfloat16": _bfloat16_panels, "int8": _int8_panels}

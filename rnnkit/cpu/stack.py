@@ -112,7 +112,7 @@ class Stack:
         if self._form is None:
             return self.weights
         rows = min(rows, ROWS_AT_ONCE)
-        size = rows * scratch_words(self._form, self._deepest)
+        size = scratch_words(self._form, rows, self._deepest)
         scratch = take("scratch", (threads * size,), self._dtype)
         return packed_as(self._form, self.weights, scratch, size, row_numbers(rows))
 

@@ -352,7 +352,7 @@ class BaseNetwork(Generic[States]):
 
         Parameters
         ----------
-        precision : {"bfloat16", "int8"}, optional
+        precision : {"bfloat16", "bfloat16-native", "int8"}, optional
             Quantize the packed weights. None: full precision.
 
         Returns

@@ -34,7 +34,7 @@ class Plan(Generic[States]):
     desc : RNNDescriptor
         The network.
     precision : str or None
-        "bfloat16" or "int8" for quantized weights; None for full precision.
+        As passed to :func:`prepare`; None for full precision.
     """
 
     def __init__(self, desc: RNNDescriptor, w: Any, options: CallOptions) -> None:
@@ -208,7 +208,7 @@ def prepare(desc: RNNDescriptor, w: Array, *, precision: Precision | None = None
         The network.
     w : ndarray (num_weights,), desc.dtype
         The flat weight buffer. Later changes of it do not affect the plan.
-    precision : {"bfloat16", "int8"}, optional
+    precision : {"bfloat16", "bfloat16-native", "int8"}, optional
         Quantize the packed weights of a float32 network on the CPU, to a half or a quarter of the bytes. States and
         activations stay float32. None: full precision.
 
@@ -220,16 +220,18 @@ def prepare(desc: RNNDescriptor, w: Array, *, precision: Precision | None = None
     Raises
     ------
     TypeError, ValueError
-        An argument has the wrong type, dtype, shape or value.
+        An argument has the wrong type, dtype, shape or value, or the CPU lacks the instruction of "bfloat16-native".
     BackendError
         `precision` is given with weights on a GPU.
 
     Notes
     -----
-    bfloat16: each weight is rounded to the nearest number with 8 significant bits. If the CPU has a bfloat16 dot
-    product (AVX-512 BF16 or ARM's bfdot), x, h and other factors are rounded in the same way, and magnitudes below
-    2^-126 become 0. On other CPUs the factors stay float32. Results are bit-identical among the CPUs with such an
-    instruction, and among the others with fused multiply-add.
+    bfloat16: weights, x, h and other factors are rounded to the nearest number with 8 significant bits; magnitudes
+    below 2^-56 become 0. Sums are float32. Results are bit-identical on every CPU with fused multiply-add.
+
+    bfloat16-native: the same factors, multiplied by the CPU's own dot product of bfloat16 (AVX-512 BF16 or ARM's
+    bfdot), which adds in another order. Faster on AMD since Zen 4, slower on Intel. Results are bit-identical among CPUs
+    with the same instruction only.
 
     int8: each row of a weight matrix has a scale, its largest magnitude / 127. The factors are quantized dynamically:
     they have a scale for each sequence and step. The sums are exact, so results are bit-identical on every CPU. A row

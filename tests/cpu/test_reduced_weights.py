@@ -20,15 +20,16 @@ from problems import CELLS, REDUCED, Problem
 from tolerances import OUTPUTS, assert_close, assert_same_results
 
 import rnnkit
+from rnnkit.cpu import reduced
 from rnnkit_kernels.machine import formats, tiles
 from rnnkit_kernels.machine.formats import BFLOAT16_DOT, BYTE_DOT, ROWS_AT_ONCE, no_panels, packed_as, panels_of
 from rnnkit_kernels.machine.jit import inner
 from rnnkit_kernels.machine.registers import FEATURES, VECTOR_BYTES
 
-FORMS = "bfloat16", "int8"
-OF_WEIGHTS = {"bfloat16": rounded.bfloat16, "int8": rounded.int8}
-OF_VALUES = {"bfloat16": rounded.bfloat16 if BFLOAT16_DOT else rounded.exact, "int8": rounded.int8}
-OF_COLUMNS = {"bfloat16": np.ones_like, "int8": rounded.factors}
+NATIVE = "bfloat16-native"
+FORMS = "bfloat16", "int8", *[NATIVE] * (BFLOAT16_DOT is not None)
+ROUNDED = {"bfloat16": rounded.bfloat16, "int8": rounded.int8, NATIVE: rounded.bfloat16}
+OF_COLUMNS = {"bfloat16": np.ones_like, "int8": rounded.factors, NATIVE: np.ones_like}
 # Sums of bfloat16 are worked through in blocks; int8's are exact in 32 bits up to 133,000 products.
 OPTIONS = [
     *({"proj_size": 3}, {"proj_size": 18}, {"cell_clip": (-0.3, 0.2)}, {"bias": "none"}, {"bias": "recurrent"}),
@@ -44,8 +45,8 @@ SHARED_OUT = [
 RARE = ("peephole", "bfloat16"), ("slstm", "int8"), ("mingru", "bfloat16"), ("indrnn", "int8")
 HEADS = nightly("slstm-heads", "bfloat16"), nightly("slstm-heads", "int8")
 REFUSED = [
-    ("float16", {}, [None, *FORMS, "'float16'"]),
-    (8, {}, [None, *FORMS, 8]),
+    ("float16", {}, [None, "bfloat16", NATIVE, "int8", "'float16'"]),
+    (8, {}, [None, "bfloat16", NATIVE, "int8", 8]),
     ("int8", {"dtype": "float64"}, [None, "float64", "'int8'"]),
 ]
 DOTS = formats._BFLOAT16_DOTS, formats._BYTE_DOTS
@@ -61,7 +62,7 @@ def assert_rounded(problem, form):
     plan = rnnkit.prepare(problem.desc, problem.w, precision=form)
     found = plan.infer(*problem.inputs[1:])
     h, c = (None if states is None else states[0] for states in (problem.hx, problem.cx))
-    functions = OF_WEIGHTS[form], OF_VALUES[form], OF_COLUMNS[form]
+    functions = ROUNDED[form], ROUNDED[form], OF_COLUMNS[form]
     h, c = rounded.one_step(problem.desc, problem.views, problem.x[0], h, c, *functions)
     assert_close("y", found.y[0], h, "float32")
     if c is not None:
@@ -292,13 +293,18 @@ def elsewhere(form, kinds=1, **environment):
     return has, digest
 
 
-@pytest.mark.parametrize(("reduced", "kinds"), [("int8", 1), nightly("int8", 2), nightly("bfloat16", 2)])
-def test_bits_without_the_dot_product_instructions_are_the_same(reduced, kinds):
-    """With AVX2 alone; of bfloat16 where the machine does not have them either."""
-    has, digest = elsewhere(reduced, kinds)
-    lacking, other = elsewhere(reduced, kinds, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES="+avx2,+fma")
+@pytest.mark.parametrize(("form", "kinds"), [("int8", 1), ("bfloat16", 1), nightly("int8", 2), nightly("bfloat16", 2)])
+def test_bits_without_the_dot_product_instructions_are_the_same(form, kinds):
+    """With AVX2 alone."""
+    lacking, other = elsewhere(form, kinds, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES="+avx2,+fma")
     assert lacking == ["False", "False"]
-    assert (other == digest) == (reduced == "int8" or has[0] == "False")
+    assert other == elsewhere(form, kinds)[1]
+
+
+def test_native_bfloat16_is_refused_where_the_cpu_has_none(monkeypatch):
+    monkeypatch.setattr(reduced, "BFLOAT16_DOT", None)
+    with pytest.raises(ValueError, match=says("prepare: precision", "bfloat16", "int8", "AVX-512 BF16", f"'{NATIVE}'")):
+        rnnkit.LSTM(3, 5).prepare(precision=NATIVE)
 
 
 @pytest.mark.skipif("avxvnni" not in FEATURES, reason="a CPU without AVX-VNNI")
@@ -331,9 +337,10 @@ def test_assembler_knows_each_dot_product(on, text, monkeypatch):
 
 def test_kernels_multiply_whole_registers(form):
     """Multiply-adds on whole registers, by the instruction for it where there is one."""
-    text = compiled(tiles._compile.py_func, no_panels(np.dtype(np.float32), form), (0,) * 4, np.zeros(4, np.int64))
-    dots, others = {"bfloat16": ("vdpbf16ps", "vfmadd"), "int8": ("vpdpbusd", "vpmaddwd")}[form]
-    wanted = dots if {"bfloat16": BFLOAT16_DOT, "int8": BYTE_DOT}[form] else others
+    name = form.replace("-", "")
+    text = compiled(tiles._compile.py_func, no_panels(np.dtype(np.float32), name), (0,) * 4, np.zeros(4, np.int64))
+    of_int8 = "vpdpbusd" if BYTE_DOT else "vpmaddwd"
+    wanted = {"bfloat16": "vfmadd", NATIVE: "vdpbf16ps", "int8": of_int8}[form]
     if VECTOR_BYTES >= 32:
         register = "zmm" if VECTOR_BYTES == 64 else "ymm"
         lines = [line for line in text.splitlines() if wanted in line]

@@ -44,54 +44,55 @@ def table(text):
 
 
 # What the equations of a cell have of an operation, each loop's own. A sigmoid or tanh is a division. Only where there
-# is none are the products counted, of LSTM's gradient those behind its tanh; ReLU is a comparison.
-WANTED = table("""Tanh: activate divide 1; differentiate multiply 2
+# is none are the products counted, of LSTM's gradient those behind its tanh; ReLU is a comparison. Of products, those
+# with gradients are fused with an addition (`small.lifted_product`).
+WANTED = table("""Tanh: activate divide 1; differentiate product 2
 ReLU: activate compare 1; differentiate compare 1
-LSTM: activate divide 5; differentiate divide 1 multiply 15
-ResetAfterGRU: activate divide 3; differentiate multiply 11
-ResetBeforeGRU: activate divide 2; differentiate multiply 7; complete divide 1; complete_gradient multiply 3""")
+LSTM: activate divide 5; differentiate divide 1 product 15
+ResetAfterGRU: activate divide 3; differentiate product 11
+ResetBeforeGRU: activate divide 2; differentiate product 7; complete divide 1; complete_gradient product 3""")
 # Of users' cells: with a function and numbers of the user's own.
-OWN = table("""OwnLSTM: activate divide 5; differentiate divide 1 multiply 15
-Independent: activate multiply 2; differentiate multiply 4""")
+OWN = table("""OwnLSTM: activate divide 5; differentiate divide 1 product 15
+Independent: activate multiply 2; differentiate product 4""")
 # Of the cells that are shipped, with their usual activations and with others.
-SHIPPED = table("""peephole: activate divide 5; differentiate divide 1 multiply 18
-peephole-hard: activate divide 2 compare 6; differentiate divide 1 multiply 15
-coupled: activate divide 4; differentiate divide 1 multiply 9
-coupled-elu: activate divide 4 compare 3; differentiate multiply 6 compare 3
+SHIPPED = table("""peephole: activate divide 5; differentiate divide 1 product 18
+peephole-hard: activate divide 2 compare 6; differentiate divide 1 product 15
+coupled: activate divide 4; differentiate divide 1 product 9
+coupled-elu: activate divide 4 compare 3; differentiate product 6 compare 3
 activated: activate divide 3 compare 3; differentiate divide 3 compare 2
-minimal: activate divide 1; complete divide 1; differentiate multiply 3; complete_gradient multiply 2
-indrnn: activate compare 1; differentiate multiply 3
-indrnn-tanh: activate divide 1; differentiate multiply 4
-mingru: activate divide 1; differentiate multiply 5
-slstm: activate divide 3; differentiate divide 2 multiply 10
-slstm-sigmoid: activate divide 4; differentiate divide 3 multiply 11
-slstm-heads: activate divide 3; differentiate divide 2 multiply 10
-janet: activate divide 3; differentiate multiply 8
-ligru: activate divide 1 compare 1; differentiate multiply 5 compare 1
-ugrnn: activate divide 2; differentiate multiply 6
-ran: activate divide 3; differentiate divide 1 multiply 9
-star: activate divide 3; differentiate divide 1 multiply 9
-cornn: activate divide 1; differentiate multiply 3
-lem: activate divide 2; complete divide 2; differentiate multiply 7; complete_gradient multiply 7
-minimal-rnn: activate divide 1; complete divide 1; differentiate multiply 5; complete_gradient multiply 2
-multiplicative: activate multiply 1; complete divide 5; differentiate divide 1 multiply 15; complete_gradient multiply 2
-nbr: activate divide 3; differentiate multiply 9
-fastgrnn: activate divide 2; differentiate multiply 8
-augru: activate divide 3; differentiate multiply 12""")
+minimal: activate divide 1; complete divide 1; differentiate product 3; complete_gradient product 2
+indrnn: activate compare 1; differentiate product 3
+indrnn-tanh: activate divide 1; differentiate product 4
+mingru: activate divide 1; differentiate product 5
+slstm: activate divide 3; differentiate divide 2 product 10
+slstm-sigmoid: activate divide 4; differentiate divide 3 product 11
+slstm-heads: activate divide 3; differentiate divide 2 product 10
+janet: activate divide 3; differentiate product 8
+ligru: activate divide 1 compare 1; differentiate product 5 compare 1
+ugrnn: activate divide 2; differentiate product 6
+ran: activate divide 3; differentiate divide 1 product 9
+star: activate divide 3; differentiate divide 1 product 9
+cornn: activate divide 1; differentiate product 3
+lem: activate divide 2; complete divide 2; differentiate product 7; complete_gradient product 7
+minimal-rnn: activate divide 1; complete divide 1; differentiate product 5; complete_gradient product 2
+multiplicative: activate multiply 1; complete divide 5; differentiate divide 1 product 15; complete_gradient product 2
+nbr: activate divide 3; differentiate product 9
+fastgrnn: activate divide 2; differentiate product 8
+augru: activate divide 3; differentiate product 12""")
 # Of the gallery: scalars, whose own logistic functions are computed once a row, and a side input.
-GALLERY = table("""FastRNN: activate divide 1; differentiate multiply 7
-IntersectionRNN: activate divide 3 compare 1; differentiate multiply 13 compare 1
-NAS: activate divide 13; differentiate divide 6 multiply 30""")
+GALLERY = table("""FastRNN: activate divide 1; differentiate product 7
+IntersectionRNN: activate divide 3 compare 1; differentiate product 13 compare 1
+NAS: activate divide 13; differentiate divide 6 product 30""")
 # Of those with means and noises, by phase: a loop ends where a mean is read, whose own arithmetic is done once a row.
 REGULARIZED = table("""LayerNormLSTM: 0-forward multiply 2; 1-forward multiply 8; 2-forward divide 4
-LayerNormLSTM: 3-forward multiply 1; 4-forward divide 1; 4-gradient divide 1 multiply 10; 3-gradient multiply 1
-LayerNormLSTM: 2-gradient multiply 40; 1-gradient multiply 2
-LayerNormGRU: 0-forward multiply 2; 1-forward multiply 6; 2-forward divide 3; 2-gradient multiply 30
-LayerNormGRU: 1-gradient multiply 2
-RegularizedLSTM: 0-forward divide 5; 0-gradient divide 1 multiply 16
-RegularizedGRU: 0-forward divide 3; 0-gradient multiply 11
-VariationalLSTM: 0-forward multiply 1; 1-forward divide 5; 1-gradient divide 1 multiply 15; 0-gradient multiply 1
-VariationalGRU: 1-forward divide 3; 1-gradient multiply 11""")
+LayerNormLSTM: 3-forward multiply 1; 4-forward divide 1; 4-gradient divide 1 product 10; 3-gradient product 1
+LayerNormLSTM: 2-gradient product 40; 1-gradient product 2
+LayerNormGRU: 0-forward multiply 2; 1-forward multiply 6; 2-forward divide 3; 2-gradient product 30
+LayerNormGRU: 1-gradient product 2
+RegularizedLSTM: 0-forward divide 5; 0-gradient divide 1 product 16
+RegularizedGRU: 0-forward divide 3; 0-gradient product 11
+VariationalLSTM: 0-forward multiply 1; 1-forward divide 5; 1-gradient divide 1 product 15; 0-gradient product 1
+VariationalGRU: 1-forward divide 3; 1-gradient product 11""")
 BY_DEFAULT = *(name for name, _ in DEFAULT), "augru", "slstm-heads"
 # The loops of a cell by name: those of a phase, or of the gradient of one.
 RUNNERS = {"activate": (0, "forward"), "complete": (1, "forward"), "differentiate": (-1, "gradient")}

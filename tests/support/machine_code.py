@@ -16,6 +16,7 @@ OPERATIONS = {
     "compare": r"v?(?:cmp\w*|max|min)|fcm\w+|fmaxn?m?|fminn?m?",
     "fuse": r"vfn?m(?:add|sub)\d+|fml[as]|fn?madd",
 }
+OPERATIONS["product"] = rf"{OPERATIONS['multiply']}|{OPERATIONS['fuse']}"
 
 
 class Compiled(NamedTuple):

@@ -25,10 +25,6 @@ def bfloat16(rows):
     return rows.astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
-def exact(rows):
-    return rows.astype(np.float64)
-
-
 def one_step(desc, views, x, h, c, of_weights, of_values, of_columns=np.ones_like):
     """The states after one step of a layer: rows `of_weights` and rows `of_values` are rounded by these. Columns of the
     weights of one product are divided by the factors `of_columns`, and values multiplied with them."""

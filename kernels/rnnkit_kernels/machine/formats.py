@@ -4,9 +4,9 @@ A panel consists of 32-bit words, one per lane. A word holds one float32 weight,
 that are neighbours along k, the first in the lowest bits. Sums are float32 (of int8 exact int32, then float32), and so
 are the states and all that is computed from the sums.
 
-Missing instructions are emulated: without a dot product of bfloat16 the weights are widened and multiplied with the
-float32 values, which are then not rounded; without one of bytes they are widened to 16 bits, with a bit-identical
-result.
+Results have the same bits on every CPU with a fused multiply-add. Where an instruction is missing, int8 is widened to
+16 bits, and bfloat16 is multiplied in float32 in the order of the CPU's tile registers (`amx`). "bfloat16-native" alone
+uses what the CPU has instead, in its own order.
 """
 
 from typing import NamedTuple
@@ -16,13 +16,15 @@ from llvmlite import binding, ir
 from numba import types
 from numba.extending import intrinsic, overload
 
+from .amx import TILE_WORDS, has_tiles
 from .arrays import part
-from .jit import OPTIONS
+from .jit import OPTIONS, inner
 from .registers import FEATURES, I32, I64, VECTOR_BYTES, emit_fma, panel_lanes
 
 _I16 = ir.IntType(16)
 ROWS_AT_ONCE = 96  # of A, converted at once: enough that the time to read the panels does not matter
 MAX_INT8 = 127  # of a signed byte
+MIN_BFLOAT16 = 2.0**-56  # smaller numbers are 0, so that no sum of products is subnormal: CPUs treat these differently
 MIN_MAGNITUDE = 2.0**-100  # of a row's largest number: a row of smaller ones is 0, since 127/largest could overflow
 
 
@@ -94,19 +96,62 @@ class Int8(NamedTuple):
     columns: np.ndarray
 
 
+# Kernels are compiled for the type of the weights. So these are types of their own, and a process that may not use tile
+# registers does not load code that does.
+class NativeBfloat16(Bfloat16):
+    """The same, for the CPU's dot product."""
+
+
+class TiledBfloat16(Bfloat16):
+    """The same, for tile registers."""
+
+
+class TiledInt8(Int8):
+    """The same, for tile registers."""
+
+
+def _whole_words(depth, per_word):
+    return (depth + per_word - 1) // per_word
+
+
+def _words_of_tiles(depth, per_word):
+    """Pad a column to whole tile registers, if at most a quarter is added; else products take vector registers."""
+    words = (depth + per_word - 1) // per_word
+    whole = (words + TILE_WORDS - 1) // TILE_WORDS * TILE_WORDS
+    return whole if 4 * whole <= 5 * words else words
+
+
+def _row_size(words, parts):
+    return 1 + parts * words
+
+
+def _row_size_of_tiles(words, parts):
+    """Round up to an odd number of cache lines, or rows would share a set of the cache; the scale has the first."""
+    return (1 + (words + TILE_WORDS - 1) // TILE_WORDS | 1) * TILE_WORDS
+
+
+_SIZES = _whole_words, _words_of_tiles, _row_size, _row_size_of_tiles
+_IN_KERNELS = {function: inner(function) for function in _SIZES}
+
+
 class FullPrecision:
     """Full precision: a word is a number of the network's dtype, and so is the sum."""
 
     name, per_word, parts, has_scales, in_place = "", 1, 1, False, False
+    at_once = False  # whether k cannot be split: the sum of all k is scaled, or added to what is in C
+    tiles = None  # LLVM's name of the product of tile registers
+    scratch_start = 1  # words of a converted row before its numbers; the last of them is the row's scale
 
     def __init__(self, real, lanes):
         self.real, self.vector = real, ir.VectorType(real, lanes)
         self.sum = self.vector
 
+    count_words, row_size = staticmethod(_whole_words), staticmethod(_row_size)
+
     @classmethod
-    def words(cls, builder, depth):
+    def words(cls, depth):
         """Return the words of a column of this depth."""
-        return builder.udiv(builder.add(depth, I64(cls.per_word - 1)), I64(cls.per_word))
+        return cls.count_words(depth, cls.per_word)
 
     def unpack(self, builder, words):
         """Return the vectors to multiply with for a vector of words, one for each of the `parts` of a word."""
@@ -134,26 +179,39 @@ class _InColumns(FullPrecision):
         return unit, I64(0)
 
 
+class _Tiled:
+    """A format of which many rows are multiplied by tile registers."""
+
+    count_words, row_size = staticmethod(_words_of_tiles), staticmethod(_row_size_of_tiles)
+    scratch_start = TILE_WORDS  # registers are loaded from whole cache lines
+
+
 class Bfloat16Dot(FullPrecision):
-    name, per_word = "bfloat16", 2
+    name, per_word = "bfloat16native", 2
 
     def add(self, builder, value, column, total):
         return _dot(builder, BFLOAT16_DOT, total, value, column)
 
 
 class Bfloat16Wide(FullPrecision):
-    name, per_word, parts = "bfloat16", 2, 2
+    """Products in float32, each half of the words on its own (`bfloat16_tile`)."""
 
-    def unpack(self, builder, words):
+    name, per_word, parts, at_once = "bfloat16", 2, 2, True
+
+    def half(self, builder, words, number):
+        """Return the first or the second numbers of a vector of words."""
         bits = ir.VectorType(I32, self.vector.count)
         words = builder.bitcast(words, bits)
-        low = builder.shl(words, _all(bits, 16))
-        high = builder.and_(words, _all(bits, 0xFFFF0000))
-        return [builder.bitcast(half, self.vector) for half in (low, high)]
+        half = builder.and_(words, _all(bits, 0xFFFF0000)) if number else builder.shl(words, _all(bits, 16))
+        return builder.bitcast(half, self.vector)
+
+
+class Bfloat16Tiles(_Tiled, Bfloat16Wide):
+    name, parts, tiles = "bfloat16tiles", 1, "bf16ps"
 
 
 class _Int8(FullPrecision):
-    name, per_word, has_scales = "int8", 4, True
+    name, per_word, has_scales, at_once = "int8", 4, True, True
 
     def __init__(self, real, lanes):
         super().__init__(real, lanes)
@@ -166,6 +224,10 @@ class Int8Dot(_Int8):
     def add(self, builder, value, column, total):
         value, column = (builder.bitcast(one, self.sum) for one in (value, column))
         return _dot(builder, BYTE_DOT, total, value, column)
+
+
+class Int8Tiles(_Tiled, Int8Dot):
+    name, tiles = "int8tiles", "busd"
 
 
 class Int8Wide(_Int8):
@@ -199,12 +261,29 @@ def _all(vector, value):
 
 if BFLOAT16_DOT or BYTE_DOT:
     binding.initialize_native_asmparser()
-_BFLOAT16 = Bfloat16Dot if BFLOAT16_DOT else Bfloat16Wide
 _INT8 = Int8Dot if BYTE_DOT else Int8Wide
-FORMATS = {None: FullPrecision, "bfloat16": _BFLOAT16, "int8": _INT8}
-"""Class that emits the products with packed weights, by the `precision` of `rnnkit.prepare`."""
-_TUPLES = {"bfloat16": Bfloat16, "int8": Int8}
-_FORM_OF_TUPLE = {kind: FORMATS[name] for name, kind in _TUPLES.items()} | {InRows: _InRows, InColumns: _InColumns}
+_FORM_OF_TUPLE = {
+    Bfloat16: Bfloat16Wide, TiledBfloat16: Bfloat16Tiles, NativeBfloat16: Bfloat16Dot, Int8: _INT8,
+    TiledInt8: Int8Tiles, InRows: _InRows, InColumns: _InColumns,
+}  # fmt: skip
+_TUPLES = {"bfloat16": Bfloat16, "bfloat16-native": NativeBfloat16, "int8": Int8}
+_TILED = {"bfloat16": TiledBfloat16, "int8": TiledInt8}
+
+
+def _tuple_of(precision):
+    """Return the class of packed weights of a `precision` of `rnnkit.prepare`."""
+    return _TILED[precision] if precision in _TILED and has_tiles() else _TUPLES[precision]
+
+
+def form_of(precision):
+    """Return the class that emits the products with packed weights of a `precision` of `rnnkit.prepare`, or None."""
+    return FullPrecision if precision is None else _FORM_OF_TUPLE[_tuple_of(precision)]
+
+
+def scratch_words(precision, rows, depth):
+    """Return the words that rows of `depth` numbers take once converted. Tile registers read up to two rows more."""
+    form = form_of(precision)
+    return (rows + 2 * (form.tiles is not None)) * form.row_size(form.words(depth), form.parts)
 
 
 def format_of(panels):
@@ -217,29 +296,22 @@ def storage_type(panels):
     return panels.types[0] if isinstance(panels, types.BaseNamedTuple) else panels
 
 
-def scratch_words(weights, depth):
-    """Return the words that a row of `depth` numbers takes once converted for weights of this format: its scale, then
-    the numbers (`rounding.converted`)."""
-    form = FORMATS[weights]
-    return 1 + form.parts * -(-depth // form.per_word)
-
-
 def no_panels(dtype, form):
     """Return empty weights of the format of this name, for typing."""
     words, numbers = np.empty(0, dtype), np.empty(0, np.int64)
-    for kind in (InRows, InColumns):
-        if _FORM_OF_TUPLE[kind].name == form:
-            return kind(words, numbers, 0, 0)
-    weights = next(weights for weights, one in FORMATS.items() if one.name == form)
-    return packed_as(weights, words, words, 0, numbers)
+    kind = next((kind for kind, one in _FORM_OF_TUPLE.items() if one.name == form), None)
+    if kind in (InRows, InColumns):
+        return kind(words, numbers, 0, 0)
+    return words if kind is None else _packed(kind, words, words, 0, numbers)
 
 
-def packed_as(weights, words, scratch, scratch_size, numbers):
+def packed_as(precision, words, scratch, scratch_size, numbers):
     """Return packed weights as kernels take them, with scratch of `scratch_size` words for each thread."""
-    if weights is None:
-        return words
-    kind = _TUPLES[weights]
-    return kind(words, scratch, scratch_size, numbers, *[words[:0]] * (len(kind._fields) - 4))
+    return words if precision is None else _packed(_tuple_of(precision), words, scratch, scratch_size, numbers)
+
+
+def _packed(kind, words, *scratch):
+    return kind(words, *scratch, *[words[:0]] * (len(kind._fields) - 1 - len(scratch)))
 
 
 @intrinsic
@@ -254,13 +326,26 @@ def storage(typingctx, panels):
     )
 
 
-@intrinsic
-def words_of(typingctx, panels, depth):
+def words_of(panels, depth):
     """Return the words that a column of this depth takes in the panels."""
+
+
+@overload(words_of, jit_options=OPTIONS)
+def _words_of(panels, depth):
     form = format_of(panels)
-    return types.int64(panels, types.int64), lambda context, builder, signature, arguments: form.words(
-        builder, arguments[1]
-    )
+    count, per_word = _IN_KERNELS[form.count_words], form.per_word
+    return lambda panels, depth: count(depth, per_word)
+
+
+def row_size_of(panels, words):
+    """Return the words that a row of A takes once converted; the numbers start at `scratch_start`."""
+
+
+@overload(row_size_of, jit_options=OPTIONS)
+def _row_size_of(panels, words):
+    form = format_of(panels)
+    size, parts = _IN_KERNELS[form.row_size], form.parts
+    return lambda panels, words: size(words, parts)
 
 
 def panels_of(packed, start, stop, depth, columns, thread_id):
@@ -269,9 +354,11 @@ def panels_of(packed, start, stop, depth, columns, thread_id):
 
 @overload(panels_of, jit_options=OPTIONS)
 def _panels_of(packed, start, stop, depth, columns, thread_id):
+    kind = packed.instance_class
+
     def bfloat16(packed, start, stop, depth, columns, thread_id):
         scratch = part(packed.scratch, thread_id * packed.scratch_size, (thread_id + 1) * packed.scratch_size)
-        return Bfloat16(part(packed.words, start, stop), scratch, packed.scratch_size, packed.numbers)
+        return kind(part(packed.words, start, stop), scratch, packed.scratch_size, packed.numbers)
 
     def int8(packed, start, stop, depth, columns, thread_id):
         scratch = part(packed.scratch, thread_id * packed.scratch_size, (thread_id + 1) * packed.scratch_size)
@@ -279,6 +366,6 @@ def _panels_of(packed, start, stop, depth, columns, thread_id):
         features = stop - ((depth + lanes - 1) // lanes * lanes if stop > start else 0)
         scales = features - (2 * ((columns + lanes - 1) // lanes * lanes) if stop > start else 0)
         words, own = part(packed.words, start, scales), part(packed.words, scales, features)
-        return Int8(words, scratch, packed.scratch_size, packed.numbers, part(packed.words, features, stop), own)
+        return kind(words, scratch, packed.scratch_size, packed.numbers, part(packed.words, features, stop), own)
 
-    return bfloat16 if packed.instance_class is Bfloat16 else int8
+    return int8 if format_of(packed).has_scales else bfloat16

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numba.extending import overload
 
+from .amx_product import product_by_registers, uses_registers
 from .arrays import part
 from .formats import FullPrecision, InColumns, InRows, format_of, storage, words_of
 from .in_place import FEW_ROWS, FEW_VECTORS, MAX_ROWS_IN_PLACE
@@ -96,7 +97,7 @@ def blocks_of(panels, words):
 
 @overload(blocks_of, jit_options=OPTIONS)
 def _blocks_of(panels, words):
-    if format_of(panels).has_scales:  # the scale applies once to all of k
+    if format_of(panels).at_once:
         return lambda panels, words: 1
 
     def blocks(panels, words):
@@ -232,6 +233,9 @@ def _product(c, a, rows, packed, vectors, bias, overwrite, reverse_panels):
     """Compute `product` for rows of A that are converted: its row number 0 belongs to rows.start."""
     columns, whole = packed.columns, packed.units // panel_lanes(storage(packed.panels))
     depth, count = words_of(packed.panels, packed.depth), rows.stop - rows.start
+    if uses_registers(packed.panels, depth, count):
+        product_by_registers(c, a, rows, packed, depth, vectors, bias, overwrite, reverse_panels)
+        return
     lanes, gates = panel_lanes(storage(packed.panels)), len(columns)
     nbytes = depth * packed.units * gates // lanes * VECTOR_BYTES
     near = nbytes <= near_of(gates)
@@ -260,7 +264,7 @@ def _product(c, a, rows, packed, vectors, bias, overwrite, reverse_panels):
                     vector_ahead = number % (gates * units_of_tile(columns, FAR))
                     panel, gate = following + vector_ahead // gates, vector_ahead % gates
                     ahead = ((panel * depth + k.start) * gates + gate) * lanes
-                    tile(shape, c, a, positions, rows.start, packed, vector, k, bias, begins, ahead)
+                    tile(shape, c, a, positions, rows.start, packed, depth, vector, k, bias, begins, ahead, 0)
                 vector += units_of_tile(columns, shape)
 
 
@@ -356,5 +360,5 @@ def _tiles_in_place(c, a, rows, weights, vectors, bias, overwrite, units, most, 
         for number in range(tiles):
             some = partition(count, number, tiles)
             positions = Range(rows.start + some.start, rows.start + some.stop)
-            tile(shape, c, a, positions, 0, weights, vector, depth, bias, overwrite, 0)
+            tile(shape, c, a, positions, 0, weights, weights.depth, vector, depth, bias, overwrite, 0, 0)
         vector += own

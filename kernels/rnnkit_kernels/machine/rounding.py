@@ -8,18 +8,22 @@ from numba.extending import intrinsic, overload
 from .arrays import part
 from .formats import (
     MAX_INT8,
+    MIN_BFLOAT16,
     MIN_MAGNITUDE,
     ROWS_AT_ONCE,
     ZERO_POINT,
     Bfloat16Dot,
+    Bfloat16Tiles,
     Bfloat16Wide,
     Int8Dot,
+    Int8Tiles,
     Int8Wide,
     format_of,
+    row_size_of,
     words_of,
 )
 from .jit import OPTIONS, inner
-from .matrix import Matrix, Range, clear, copy, row_part
+from .matrix import Matrix, Range, clear, row_part
 from .registers import I32, real_of
 
 
@@ -43,31 +47,33 @@ def _converted_of(panels, a, rows, depth):
     form = format_of(panels)
     if form.per_word == 1:
         return lambda panels, a, rows, depth: Matrix(a.data, part(a.rows, rows.start, rows.stop), a.start, a.stride)
-    convert, parts = {Bfloat16Dot: _round, Bfloat16Wide: _copy, Int8Dot: _quads, Int8Wide: _pairs}[form], form.parts
+    convert, start, parts = _CONVERT[form], form.scratch_start, form.parts
 
     def convert_rows(panels, a, rows, depth):
         words = words_of(panels, depth)
-        stride = 1 + parts * words
+        stride = row_size_of(panels, words)
         for row in range(rows.start, rows.stop):
-            at = (row - rows.start) * stride
-            convert(part(panels.scratch, at, at + stride), row_part(a, row, Range(0, depth)), panels, words)
-        return Matrix(panels.scratch, panels.numbers, 1, stride)
+            at = (row - rows.start) * stride + start - 1
+            convert(part(panels.scratch, at, at + 1 + parts * words), row_part(a, row, Range(0, depth)), panels, words)
+        return Matrix(panels.scratch, panels.numbers, start, stride)
 
     return convert_rows
 
 
 @inner
-def _copy(target, source, panels, words):
-    copy(part(target, 1, 1 + source.size), source)
+def _widen(target, source, panels, words):
+    for k in range(source.size):
+        target[1 + k] = _bfloat16(source[k])
     clear(part(target, 1 + source.size, 1 + 2 * words))
 
 
 @inner
-def _round(target, source, panels, words):
+def _pair(target, source, panels, words):
     for word in range(source.size // 2):
         target[1 + word] = _bfloat16_pair(source[2 * word], source[2 * word + 1])
     if source.size % 2:
-        target[words] = _bfloat16_pair(source[source.size - 1], source.dtype.type(0))
+        target[1 + source.size // 2] = _bfloat16_pair(source[source.size - 1], source.dtype.type(0))
+    clear(part(target, 1 + (source.size + 1) // 2, 1 + words))
 
 
 @inner
@@ -104,7 +110,7 @@ def _as_bytes(write):
                 source[k + 3] * features[k + 3],
             )  # fmt: skip
             write(target, word, four, inverse)
-        if whole < words:
+        if 4 * whole < source.size:  # words beyond the depth meet weights of 0
             k = 4 * whole
             last = (
                 _number_at(source, features, k), _number_at(source, features, k + 1),
@@ -127,22 +133,39 @@ def _write_pairs(target, word, four, inverse):
 
 
 _quads, _pairs = _as_bytes(_write_quad), _as_bytes(_write_pairs)
+_MIN_BITS = int(np.float32(MIN_BFLOAT16).view(np.uint32))
+_CONVERT = {
+    Bfloat16Wide: _widen, Bfloat16Tiles: _pair, Bfloat16Dot: _pair,
+    Int8Wide: _pairs, Int8Tiles: _quads, Int8Dot: _quads,
+}  # fmt: skip
+
+
+def _emit_bfloat16(builder, value):
+    """Return the bits of a float32 rounded to bfloat16, ties to even, in the high half of a word."""
+    bits = builder.bitcast(value, I32)
+    odd = builder.and_(builder.lshr(bits, I32(16)), I32(1))
+    near = builder.add(bits, builder.add(odd, I32(0x7FFF)))
+    quiet = builder.or_(bits, I32(0x400000))  # or a NaN with only low bits set would become infinite
+    near = builder.select(builder.fcmp_unordered("uno", value, value), quiet, near)
+    is_small = builder.icmp_unsigned("<", builder.and_(bits, I32(0x7FFFFFFF)), I32(_MIN_BITS))
+    return builder.and_(builder.select(is_small, I32(0), near), I32(0xFFFF0000))
+
+
+@intrinsic
+def _bfloat16(typingctx, value):
+    """Round a float32 to bfloat16."""
+    return value(value), lambda context, builder, signature, arguments: builder.bitcast(
+        _emit_bfloat16(builder, *arguments), ir.FloatType()
+    )
 
 
 @intrinsic
 def _bfloat16_pair(typingctx, low, high):
-    """Round two float32 to bfloat16, ties to even, in one word."""
-
-    def rounded(builder, value):
-        bits = builder.bitcast(value, I32)
-        odd = builder.and_(builder.lshr(bits, I32(16)), I32(1))
-        near = builder.add(bits, builder.add(odd, I32(0x7FFF)))
-        quiet = builder.or_(bits, I32(0x400000))  # or a NaN with only low bits set would become infinite
-        return builder.lshr(builder.select(builder.fcmp_unordered("uno", value, value), quiet, near), I32(16))
+    """Round two float32 to bfloat16, in one word."""
 
     def generate(context, builder, signature, arguments):
-        low, high = (rounded(builder, value) for value in arguments)
-        return builder.bitcast(builder.or_(low, builder.shl(high, I32(16))), ir.FloatType())
+        low, high = (_emit_bfloat16(builder, value) for value in arguments)
+        return builder.bitcast(builder.or_(builder.lshr(low, I32(16)), high), ir.FloatType())
 
     return low(low, high), generate
 

@@ -28,7 +28,8 @@ def function_type(form, real, gates):
     pointer, indices = real.as_pointer(), I64.as_pointer()
     matrix, panels = [pointer, indices, I64], [pointer, I64]
     weights, scales = matrix if form.in_place else panels, [pointer, pointer] if form.has_scales else []
-    fixed = [I64, I64, *matrix, *weights, *matrix, pointer, ir.IntType(1), I64, I64, pointer, *scales]
+    height = [I64] if form.tiles else []
+    fixed = [I64, I64, *matrix, *weights, *matrix, pointer, ir.IntType(1), I64, I64, pointer, *scales, *height]
     return ir.FunctionType(ir.VoidType(), fixed + [I64] * gates)
 
 
@@ -67,7 +68,7 @@ class Tile:
         weights, rest = (rest[:3], rest[3:]) if self.form.in_place else (rest[:2], rest[2:])
         (c, c_rows, ldc, bias, overwrite, width, begin, self.ahead), rest = rest[:8], rest[8:]
         self.depth, self.bias, self.overwrite, self.columns = depth, bias, overwrite, rest[-self.gates :]
-        self.scales = rest[: -self.gates]
+        self.scales = rest[:2] if self.form.has_scales else []
         a = builder.gep(a, [builder.mul(begin, I64(self.form.parts))])
         self._find_weights(builder, begin, width, *weights)
         self.is_whole = builder.icmp_signed(">=", width, I64(self.lanes))
@@ -293,11 +294,19 @@ class Tile:
         """Return the number of k per iteration of the loop."""
         return max(1, _LINES * _LINE_BYTES // VECTOR_BYTES // len(self.group)) if self.streams else _UNROLL
 
+    def _loops(self, builder, a_row, sums, start, stop):
+        """Run k from `start` to `stop`; returns the sums after it."""
+        unroll = self._unroll()
+        even = builder.sub(stop, builder.urem(builder.sub(stop, start), I64(unroll)))
+        sums = self._loop(builder, a_row, sums, start, even, unroll)
+        return self._loop(builder, a_row, sums, even, stop, 1)
+
+    def _sums(self, builder, a_row, c_row):
+        """Return the sums over all k."""
+        return self._loops(builder, a_row, self._start(builder, c_row), I64(0), self.depth)
+
     def _tile(self, builder, a_row, c_row):
-        sums, unroll = self._start(builder, c_row), self._unroll()
-        even = builder.sub(self.depth, builder.urem(self.depth, I64(unroll)))
-        sums = self._loop(builder, a_row, sums, I64(0), even, unroll)
-        sums = self._loop(builder, a_row, sums, even, self.depth, 1)
+        sums = self._sums(builder, a_row, c_row)
         if self.form.has_scales:
             sums = self._scaled(builder, a_row, c_row, sums)
         pointers, sums = [pointer for row in c_row for pointer in self._columns(builder, row)], list(sums)

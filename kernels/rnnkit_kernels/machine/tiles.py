@@ -14,7 +14,9 @@ from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
+from .amx_tile import AmxTile, configure_function, release_function
 from .arrays import data_pointer, view_of
+from .bfloat16_tile import Bfloat16Tile
 from .cache import symbol_provider
 from .formats import FullPrecision, format_of, no_panels, storage_type
 from .in_place import ColumnsTile, RowsTile
@@ -26,15 +28,18 @@ from .tail import TailTile
 from .tile import Tile, function_type
 
 _OF_FLOATS = FAR, TAIL
-_TILES = {"rows": RowsTile, "columns": ColumnsTile}
+_IN_PLACE = {"rows": RowsTile, "columns": ColumnsTile}
+_TILES = _IN_PLACE | {"bfloat16": Bfloat16Tile, "bfloat16tiles": Bfloat16Tile}
+_FUNCTIONS = len(SHAPES) + 3
+REGISTERS, _CONFIGURE, _RELEASE = range(len(SHAPES), _FUNCTIONS)  # after those of the shapes: of tile registers
 _TABLE = f"rnnkit_tiles_{DIGEST}_"
 
 
 @symbol_provider(_TABLE)
 def _define_table(symbol, in_use=False):
     """Define the symbol of a table, unless it is defined: the addresses of the tile functions for panels of one format,
-    dtype and number of gates, one per shape. For weights in place the table is empty until it is `in_use`: they take
-    0.6 CPU s to compile, and only small calls read them.
+    dtype and number of gates, one per shape, then those of tile registers. For weights in place the table is empty
+    until it is `in_use`: they take 0.6 CPU s to compile, and only small calls read them.
 
     The table exists once, even if modules are reloaded, and is never freed: machine code holds its address.
     """
@@ -42,10 +47,10 @@ def _define_table(symbol, in_use=False):
     with global_compiler_lock:  # as in `team`
         address = binding.address_of_symbol(symbol)
         if address is None:
-            table = np.zeros(len(SHAPES), np.int64)
+            table = np.zeros(_FUNCTIONS, np.int64)
         else:
-            table = np.frombuffer((ctypes.c_int64 * len(SHAPES)).from_address(address), np.int64)
-        if not table.any() and (in_use or form not in _TILES):
+            table = np.frombuffer((ctypes.c_int64 * _FUNCTIONS).from_address(address), np.int64)
+        if not table.any() and (in_use or form not in _IN_PLACE):
             _compile(no_panels(np.dtype(dtype), form), (0,) * int(gates), table)
         if address is None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
@@ -62,14 +67,14 @@ def _symbol(form, dtype, gates):
     return f"{_TABLE}{form}_{dtype}_{gates}"
 
 
-def _entry(builder, panels, gates, shape):
-    """Return a pointer to a tile function's address in its table."""
+def _entry(builder, panels, gates, number):
+    """Return the address of a function in its table."""
     symbol = _symbol(format_of(panels).name, storage_type(panels).dtype, gates)
     table = builder.module.globals.get(symbol)
     if table is None:
         _define_table(symbol)  # before there is code that refers to it
-        table = ir.GlobalVariable(builder.module, ir.ArrayType(I64, len(SHAPES)), symbol)
-    return builder.gep(table, [I64(0), shape])
+        table = ir.GlobalVariable(builder.module, ir.ArrayType(I64, _FUNCTIONS), symbol)
+    return builder.load(builder.gep(table, [I64(0), number]))
 
 
 @intrinsic
@@ -77,13 +82,16 @@ def _write_addresses(typingctx, like, columns, table):
     def generate(context, builder, signature, arguments):
         panels, gates = signature.args[0], len(columns)
         form, kind = format_of(panels), storage_type(panels).dtype
+        real, found = context.get_value_type(kind), {}
         for shape in SHAPES:
             tiles = TailTile if shape == TAIL else _TILES.get(form.name, Tile)
-            if not tiles.has_shape(gates, shape) or (shape in _OF_FLOATS and form is not FullPrecision):
-                continue
-            real = context.get_value_type(kind)
-            function = tiles(builder.module, form, real, kind.bitwidth, gates, shape).function()
-            place = data_pointer(context, builder, signature.args[2], arguments[2], I64(shape))
+            if tiles.has_shape(gates, shape) and (shape not in _OF_FLOATS or form is FullPrecision):
+                found[shape] = tiles(builder.module, form, real, kind.bitwidth, gates, shape).function()
+        if form.tiles:
+            found[REGISTERS] = AmxTile(builder.module, form, real, kind.bitwidth, gates).function()
+            found[_CONFIGURE], found[_RELEASE] = configure_function(builder.module), release_function(builder.module)
+        for number, function in found.items():
+            place = data_pointer(context, builder, signature.args[2], arguments[2], I64(number))
             builder.store(builder.ptrtoint(function, I64), place)
         return context.get_dummy_value()
 
@@ -97,25 +105,24 @@ def _compile(like, columns, table):
 
 
 @intrinsic
-def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite, ahead):
+def tile(typingctx, shape, c, a, rows, first, packed, words, vector, k, bias, overwrite, ahead, height):
     """C[rows, columns] = (bias if overwrite else C[rows, columns]) + A[rows - first, k] . panels[k].
 
-    For one tile of registers, which starts at panel number `vector`, a range of positions in C's row list and a range
-    of words. A NARROW tile writes only the lanes within C's units; a FAR tile prefetches panels from element `ahead`
-    on.
+    For one tile of registers, which starts at panel number `vector` of panels of so many `words`, a range of positions
+    in C's row list and a range of words. A NARROW tile writes only the lanes within C's units; a FAR tile prefetches
+    panels from element `ahead` on. REGISTERS in place of a shape are tile registers of `height` rows.
     """
     gates = len(packed.types[3])
 
     def generate(context, builder, signature, arguments):
-        shape, c, a, rows, first, packed, vector, k, bias, overwrite, ahead = arguments
-        _, c_type, a_type, _, _, packed_type, _, _, bias_type, _, _ = signature.args
+        shape, c, a, rows, first, packed, depth, vector, k, bias, overwrite, ahead, height = arguments
+        _, c_type, a_type, _, _, packed_type, _, _, _, bias_type, *_ = signature.args
         panels = packed_type.types[0]
         form, words = format_of(panels), storage_type(panels)
         kind = words.dtype
         start, stop = (builder.extract_value(rows, field) for field in range(2))
         begin, end = (builder.extract_value(k, field) for field in range(2))
-        data, depth, units, columns = (builder.extract_value(packed, field) for field in range(4))
-        depth = form.words(builder, depth)
+        data, _, units, columns = (builder.extract_value(packed, field) for field in range(4))
         lanes = I64(VECTOR_BYTES * 8 // kind.bitwidth)
         unit, panel = builder.mul(vector, lanes), builder.mul(builder.mul(depth, lanes), I64(gates))
         c_first, c_rows, ldc = matrix_pointers(context, builder, c_type, c, start, unit)
@@ -137,15 +144,38 @@ def tile(typingctx, shape, c, a, rows, first, packed, vector, k, bias, overwrite
             builder.sub(stop, start), builder.sub(end, begin), a_first, a_rows, lda, *weights, c_first, c_rows, ldc,
             data_pointer(context, builder, bias_type, bias, unit),
             builder.trunc(overwrite, ir.IntType(1)), builder.sub(units, unit), begin,
-            data_pointer(context, builder, words, array, ahead), *scales, *columns,
+            data_pointer(context, builder, words, array, ahead), *scales, *([height] if form.tiles else []), *columns,
         ]  # fmt: skip
-        address = builder.load(_entry(builder, panels, gates, shape))
+        address = _entry(builder, panels, gates, shape)
         kind = function_type(form, context.get_value_type(kind), gates)
         builder.call(builder.inttoptr(address, kind.as_pointer()), values)
         return context.get_dummy_value()
 
     i64 = types.int64
-    return types.void(i64, c, a, rows, i64, packed, i64, k, bias, types.boolean, i64), generate
+    return types.void(i64, c, a, rows, i64, packed, i64, i64, k, bias, types.boolean, i64, i64), generate
+
+
+@intrinsic
+def configure_registers(typingctx, packed, height):
+    """Give tile registers so many rows, 1 to 16, for products with these panels."""
+    return types.void(packed, types.int64), lambda context, builder, signature, arguments: _call_of_registers(
+        context, builder, signature.args[0], _CONFIGURE, arguments[1:]
+    )
+
+
+@intrinsic
+def release_registers(typingctx, packed):
+    """Set tile registers to their initial state."""
+    return types.void(packed), lambda context, builder, signature, arguments: _call_of_registers(
+        context, builder, signature.args[0], _RELEASE, []
+    )
+
+
+def _call_of_registers(context, builder, packed, number, arguments):
+    kind = ir.FunctionType(ir.VoidType(), [I64] * len(arguments))
+    address = _entry(builder, packed.types[0], len(packed.types[3]), I64(number))
+    builder.call(builder.inttoptr(address, kind.as_pointer()), arguments)
+    return context.get_dummy_value()
 
 
 def _of_tile(number):

@@ -1,0 +1,59 @@
+"""The product on tile registers (`amx_tile`): all rows, for a range of panels."""
+
+from numba.extending import overload
+
+from .amx import TILE_ROWS, TILE_WORDS
+from .formats import format_of
+from .jit import OPTIONS, inner
+from .matrix import Range
+from .partition import partition
+from .registers import not_inlined
+from .tiles import REGISTERS, configure_registers, release_registers, tile
+
+_LEAST_ROWS = 2  # with one row vector registers read the panels as fast
+_FAR_BYTES = 1 << 20  # of a product's weights, from which on the next panel is prefetched
+
+
+def uses_registers(panels, words, count):
+    """Return whether a product of so many words and rows runs on tile registers."""
+
+
+@overload(uses_registers, jit_options=OPTIONS)
+def _uses_registers(panels, words, count):
+    if not format_of(panels).tiles:
+        return lambda panels, words, count: False
+    return lambda panels, words, count: count >= _LEAST_ROWS and words > 0 and words % TILE_WORDS == 0
+
+
+def product_by_registers(c, a, rows, packed, words, vectors, bias, overwrite, reverse_panels):
+    """Compute `gemm.product` on tile registers, for rows of A that are converted."""
+
+
+@overload(product_by_registers, jit_options=OPTIONS)
+def _product_by_registers(c, a, rows, packed, words, vectors, bias, overwrite, reverse_panels):
+    if not format_of(packed.types[0]).tiles:
+        return lambda c, a, rows, packed, words, vectors, bias, overwrite, reverse_panels: None
+    return _product.py_func
+
+
+@inner
+def _product(c, a, rows, packed, words, vectors, bias, overwrite, reverse_panels):
+    not_inlined()
+    count, gates = rows.stop - rows.start, len(packed.columns)
+    tiles = (count + 2 * TILE_ROWS - 1) // (2 * TILE_ROWS)
+    most = (count + tiles - 1) // tiles
+    height = most if most <= TILE_ROWS else (most + 1) // 2
+    panel = words * gates * TILE_WORDS
+    is_far = words * packed.units * gates * 4 > _FAR_BYTES
+    configure_registers(packed, height)
+    for i in range(vectors.stop - vectors.start):
+        vector = vectors.stop - 1 - i if reverse_panels else vectors.start + i
+        following = vector - 1 if reverse_panels else vector + 1
+        fetches = is_far and vectors.start <= following < vectors.stop
+        for number in range(tiles):
+            own = partition(count, number, tiles)
+            positions = Range(rows.start + own.start, rows.start + own.stop)
+            ahead = (following if fetches and number == 0 else vector) * panel
+            k = Range(0, words)
+            tile(REGISTERS, c, a, positions, rows.start, packed, words, vector, k, bias, overwrite, ahead, height)
+    release_registers(packed)
