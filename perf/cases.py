@@ -30,6 +30,7 @@ class Case(NamedTuple):
     device: str | None = None  # the only device for this case; None: any
     num_streams: int | None = None  # of the pass serve: T times, N random streams make a step
     precision: str | None = None  # number format of a plan's weights (`reduced_suite`)
+    feature: float = 1.0  # size of the first feature of x; its weights have the inverse size
 
     @property
     def name(self) -> str:
@@ -81,7 +82,12 @@ def problem(case: Case, pass_name: str) -> Problem:
         cx = draw(desc.num_layers, count, desc.hidden_size) if desc.has_cell_state else None
     if pass_name == "serve":
         rows = np.array([rng.permutation(case.num_streams)[: case.batch_size] for _ in range(case.seq_len)])
-    return Problem(desc, _weights(desc), x, case.lengths, hx, cx, dy, rows, case.precision)
+    w = _weights(desc)
+    if case.feature != 1:
+        w = w.copy()
+        rnnkit.weight_views(desc, w)["weight_ih_l0"][:, 0] /= case.feature
+        x[..., 0] *= case.feature
+    return Problem(desc, w, x, case.lengths, hx, cx, dy, rows, case.precision)
 
 
 @lru_cache(maxsize=1)
@@ -119,7 +125,7 @@ def recurrent_flops(case: Case) -> int:
 def streamed_bytes(case: Case, pass_name: str) -> int:
     """Weights that are read anew in each step: all of them in a single step, those of one R within a sequence."""
     desc = case.desc
-    itemsize = {None: desc.np_dtype.itemsize, "bfloat16": 2, "int8": 1}[case.precision]
+    itemsize = {None: desc.np_dtype.itemsize, "int8": 1}.get(case.precision, 2)
     if pass_name == "step":
         return rnnkit.num_weights(desc) * itemsize
     return (desc.num_recurrent_gates + desc.projected) * desc.hidden_size * desc.output_size * itemsize

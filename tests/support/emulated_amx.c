@@ -7,6 +7,8 @@
 
 static __thread struct { int configured, rows[8], bytes[8]; uint32_t words[8][16][16]; } tiles;
 
+long made_tdpbf16ps, made_tdpbusd;
+
 static void need(int condition) { if (!condition) abort(); }
 
 void emulated_ldtilecfg(const uint8_t *data) {
@@ -43,6 +45,7 @@ static float half(uint32_t word, int second) {
 }
 
 void emulated_tdpbf16ps(int8_t c, int8_t a, int8_t b) {
+    __atomic_add_fetch(&made_tdpbf16ps, 1, __ATOMIC_RELAXED);
     need(tiles.configured && tiles.rows[c] == tiles.rows[a] && tiles.bytes[a] == 4 * tiles.rows[b]);
     for (int m = 0; m < tiles.rows[c]; m++)
         for (int n = 0; n < tiles.bytes[c] / 4; n++) {
@@ -57,6 +60,7 @@ void emulated_tdpbf16ps(int8_t c, int8_t a, int8_t b) {
 }
 
 void emulated_tdpbusd(int8_t c, int8_t a, int8_t b) {
+    __atomic_add_fetch(&made_tdpbusd, 1, __ATOMIC_RELAXED);
     need(tiles.configured && tiles.rows[c] == tiles.rows[a] && tiles.bytes[a] == 4 * tiles.rows[b]);
     for (int m = 0; m < tiles.rows[c]; m++)
         for (int n = 0; n < tiles.bytes[c] / 4; n++)

@@ -1,11 +1,16 @@
-"""Runs a script on emulated tile registers (AMX): `python emulated_amx.py LIBRARY SCRIPT ARGUMENTS`.
+"""Runs a script on emulated tile registers (AMX): `python emulated_amx.py LIBRARY COUNTS SCRIPT
+ARGUMENTS`.
 
 LIBRARY is compiled from `emulated_amx.c`. The machine code calls its functions where it would have the instructions.
+The file COUNTS gets how many products there were.
 Set NUMBA_CACHE_DIR to a folder of its own: this code must not be loaded without the library.
 """
 
+import ctypes
+import json
 import runpy
 import sys
+from pathlib import Path
 
 from llvmlite import binding, ir
 from numba.core import cgutils
@@ -20,10 +25,13 @@ def emit(builder, name, *arguments):
 
 
 def main():
-    library, sys.argv = sys.argv[1], sys.argv[2:]
+    library, counts, *sys.argv = sys.argv[1:]
     binding.load_library_permanently(library)
     amx.emit, amx.has_tiles = emit, lambda: True
     runpy.run_path(sys.argv[0], run_name="__main__")
+    products = ("tdpbf16ps", "tdpbusd")
+    made = {name: ctypes.c_long.in_dll(ctypes.CDLL(library), f"made_{name}").value for name in products}
+    Path(counts).write_text(json.dumps(made))
 
 
 if __name__ == "__main__":

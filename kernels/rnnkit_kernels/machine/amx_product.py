@@ -37,12 +37,18 @@ def _product_by_registers(c, a, rows, packed, words, vectors, bias, overwrite, r
 
 
 @inner
+def tiles_of(count):
+    """Return the number of tiles of rows, each of up to two registers, and the rows of a register."""
+    tiles = (count + 2 * TILE_ROWS - 1) // (2 * TILE_ROWS)
+    most = (count + tiles - 1) // tiles
+    return tiles, most if most <= TILE_ROWS else (most + 1) // 2
+
+
+@inner
 def _product(c, a, rows, packed, words, vectors, bias, overwrite, reverse_panels):
     not_inlined()
     count, gates = rows.stop - rows.start, len(packed.columns)
-    tiles = (count + 2 * TILE_ROWS - 1) // (2 * TILE_ROWS)
-    most = (count + tiles - 1) // tiles
-    height = most if most <= TILE_ROWS else (most + 1) // 2
+    tiles, height = tiles_of(count)
     panel = words * gates * TILE_WORDS
     is_far = words * packed.units * gates * 4 > _FAR_BYTES
     configure_registers(packed, height)

@@ -1,0 +1,195 @@
+"""Products on tile registers (AMX): emulated, as few machines have them; and what is asked of Linux before."""
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compiled import for_python
+from llvmlite import binding, ir
+
+from rnnkit_kernels.machine import amx
+from rnnkit_kernels.machine.amx import TILE_ROWS
+from rnnkit_kernels.machine.amx_product import tiles_of
+from rnnkit_kernels.machine.amx_tile import AmxTile, configure_function, release_function
+from rnnkit_kernels.machine.formats import ROWS_AT_ONCE, Bfloat16Tiles, Int8Tiles
+from rnnkit_kernels.machine.registers import VECTOR_BYTES
+
+SUPPORT = Path(__file__).parents[1] / "support"
+needs_wide_registers = pytest.mark.skipif(VECTOR_BYTES != 64, reason="panels of a CPU without AVX-512 fit no tiles")
+PLANS = """
+import hashlib, json, os, sys
+import numba
+import numpy as np
+import rnnkit
+
+found, rng = {}, np.random.default_rng(0)
+for form in ("bfloat16", "int8"):
+    for mode, sizes in json.loads(sys.argv[1]).items():
+        for input_size, hidden_size, layers, both, scale in sizes:
+            desc = rnnkit.RNNDescriptor(mode, input_size, hidden_size, layers, bool(both))
+            w = rnnkit.init_weights(desc, seed=0) * np.float32(scale)
+            plan = rnnkit.prepare(desc, w, precision=form)
+            for count in json.loads(sys.argv[2]):
+                x = rng.standard_normal((3, count, input_size), np.float32) / np.float32(scale)
+                if scale != 1:
+                    x[1, count // 2, 0], x[2, 0, -1] = np.nan, np.inf
+                given = {} if count % 2 else {"lengths": rng.integers(0, 4, count)}
+                y, hy, _ = plan.infer(x, **given)
+                bits = b"".join(np.where(np.isnan(one), 7, one).tobytes() for one in (y, hy))
+                found[f"{form} {mode} {desc} {scale} {count}"] = hashlib.sha256(bits).hexdigest()
+if len(sys.argv) > 3:  # the last digest again, in a child
+    child = os.fork()
+    if child == 0:
+        os._exit(not np.array_equal(plan.infer(x, **given).y, y, equal_nan=True))
+    assert os.waitpid(child, 0)[1] == 0
+print(json.dumps(found))
+"""
+SIZES = {
+    "lstm": [(5, 5, 1, 0, 1), (64, 17, 1, 1, 1), (33, 100, 2, 0, 1), (96, 40, 1, 0, 1e18), (96, 40, 1, 0, 1e-25)],
+    "gru": [(16, 16, 2, 1, 1), (300, 70, 1, 0, 1)],
+    "rnn_tanh": [(26, 40, 1, 0, 1), (128, 33, 1, 0, 1)],
+}
+COUNTS = [1, 2, 5, 16, 17, 33, 100]
+
+
+def run(script, *arguments, command=(), **environment):
+    """What a script prints, as JSON."""
+    done = subprocess.run(
+        [sys.executable, *command, script, *arguments],
+        env=os.environ | environment, capture_output=True, text=True, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "plans.py"
+    path.write_text(PLANS)
+    return str(path)
+
+
+@pytest.fixture
+def emulated(tmp_path):
+    """The start of a command that runs a script on emulated tile registers, and the file that counts their products."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    library, counts = tmp_path / "amx.so", tmp_path / "counts"
+    options = "-O2", "-shared", "-fPIC", "-ffp-contract=off", "-mfma"
+    subprocess.run(["cc", *options, "-o", library, SUPPORT / "emulated_amx.c", "-lm"], check=True)
+    return (str(SUPPORT / "emulated_amx.py"), str(library), str(counts)), counts
+
+
+@pytest.mark.nightly
+@needs_wide_registers
+def test_tile_registers_give_the_bits_of_vector_registers(script, emulated, tmp_path):
+    """Also in a process that was refused, with the machine code of one that was not in its cache; in a fork, and on
+    more threads than cores."""
+    command, counts = emulated
+    given = json.dumps(SIZES), json.dumps(COUNTS)
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    found = run(script, *given, "fork", command=command, **cache)
+    products = json.loads(counts.read_text())
+    assert products["tdpbf16ps"] > 1000 and products["tdpbusd"] > 1000
+    assert run(script, *given, **cache) == found
+    assert run(script, *given, command=command, NUMBA_NUM_THREADS="16", **cache) == found
+
+
+@pytest.mark.weekly
+@needs_wide_registers
+def test_tile_registers_give_the_bits_of_many_shapes(script, emulated, tmp_path):
+    command, _ = emulated
+    rng = np.random.default_rng(1)
+    sizes = {
+        mode: [(*map(int, rng.integers(1, 200, 2)), 1, 0, 1) for _ in range(20)] for mode in ("lstm", "gru", "rnn_relu")
+    }
+    given = json.dumps(sizes), json.dumps([2, 3, 15, 31, 32, 34, 64, 97])
+    found = run(script, *given, command=command, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    assert run(script, *given) == found
+
+
+def test_registers_read_at_most_two_rows_beyond_the_last():
+    """For which there is scratch (`formats.scratch_words`)."""
+    tiles_of_rows = for_python(tiles_of)
+    for count in range(1, ROWS_AT_ONCE + 1):
+        tiles, height = tiles_of_rows(count)
+        for number in range(tiles):
+            start, stop = count * number // tiles, count * (number + 1) // tiles
+            read = height * (1 + (stop - start > height))
+            assert height <= TILE_ROWS and stop - start <= 2 * height and start + read <= count + 2
+
+
+@pytest.mark.parametrize("form", [Bfloat16Tiles, Int8Tiles])
+@pytest.mark.parametrize("gates", [1, 3, 4, 8])
+def test_instructions_are_those_of_tile_registers(form, gates):
+    """Assembled for a CPU that has them."""
+    module = ir.Module()
+    function = AmxTile(module, form, ir.FloatType(), 32, gates).function()
+    others = configure_function(module), release_function(module)
+    for one in (function, *others):
+        one.linkage = "external"
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    features = "+avx512f,+avx512vl,+fma,+amx-tile,+amx-int8,+amx-bf16"
+    target = binding.Target.from_triple("x86_64-linux-gnu").create_target_machine(features=features)
+    text = target.emit_assembly(binding.parse_assembly(str(module)))
+    product = {"bf16ps": "tdpbf16ps", "busd": "tdpbusd"}[form.tiles]
+    groups = (
+        [min(2, gates - first) for first in range(0, gates, 2)],
+        [min(4, gates - one) for one in range(0, gates, 4)],
+    )
+    sums = 2 * sum(groups[0]) + sum(groups[1])
+    assert text.count(f"{product}\t") == text.count("tilezero\t") == text.count("tilestored\t") == sums
+    assert text.count("ldtilecfg\t") == 1 and text.count("tilerelease") == 1
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The requests to a Linux that answers with `asked.answer`, on a CPU with tile registers."""
+
+    class Library:
+        answer, calls = 0, []
+
+        def syscall(self, *arguments):
+            self.calls.append(arguments)
+            return self.answer
+
+    library = Library()
+    library.calls = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(amx, "FEATURES", amx._FEATURES)
+    monkeypatch.setattr(amx, "VECTOR_BYTES", 64)
+    return library
+
+
+@pytest.mark.parametrize(("answer", "expected"), [(0, True), (-1, False)])
+def test_permission_is_asked_for_and_may_be_refused(asked, answer, expected):
+    asked.answer = answer
+    assert amx.has_tiles.__wrapped__() is expected
+    assert asked.calls == [(158, 0x1023, 18)]
+
+
+@pytest.mark.parametrize("lacking", ["amx-tile", "amx-bf16", "avx512vnni", "linux", "AVX-512"])
+def test_nothing_is_asked_for_where_something_is_lacking(asked, lacking, monkeypatch):
+    if lacking == "linux":
+        monkeypatch.setattr(sys, "platform", "win32")
+    elif lacking == "AVX-512":
+        monkeypatch.setattr(amx, "VECTOR_BYTES", 32)
+    else:
+        monkeypatch.setattr(amx, "FEATURES", amx._FEATURES - {lacking})
+    assert not amx.has_tiles.__wrapped__() and not asked.calls
+
+
+def test_import_asks_for_nothing():
+    """A process with a small signal stack could not set it up any more."""
+    script = "import rnnkit; net = rnnkit.LSTM(3, 5, seed=0); net.prepare(); from rnnkit_kernels.machine import amx; "
+    for plan, asked in (("", 0), ("net.prepare(precision='int8'); ", 1)):
+        text = f"{script}{plan}print(amx.has_tiles.cache_info().currsize)"
+        assert run("-c", text) == asked
