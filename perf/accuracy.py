@@ -3,8 +3,8 @@ byte of a trained language model; for rnnkit, PyTorch, ONNX Runtime and OpenVINO
 MODEL --text FILE]`
 
 The error at a step is the root mean square over all rows and units, relative to that of y. Weights are uniform, from
-`init_weights`, and x is standard normal; then one feature is 10,000 times as large, and its weights as much smaller. The
-text is split as in training, and the held-out part is scored.
+`init_weights`, and x is standard normal; then one feature is 10,000 times as large, and its weights as much smaller.
+The text is split as in training, and the held-out part is scored.
 """
 
 from __future__ import annotations
