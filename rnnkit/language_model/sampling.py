@@ -34,7 +34,7 @@ def generate(
     top_p : float
         Nucleus sampling (arXiv 1904.09751): sample only from the fewest most likely bytes with at least this total
         probability at the temperature. Above 0; 1 for all bytes.
-    precision : {"bfloat16", "int8"}, optional
+    precision : {"bfloat16", "bfloat16-native", "int8"}, optional
         Quantize the weights of the recurrent network; see `rnnkit.prepare`.
 
     Raises
