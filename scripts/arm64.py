@@ -77,7 +77,8 @@ def engine(folder):
     """The folder of the engine as it is now, installed from a copy: a build leaves nothing in the repository."""
     source, target = folder / "source", folder / "engine"
     shutil.rmtree(source, ignore_errors=True)
-    shutil.copytree(REPOSITORY / "rnnkit", source / "rnnkit", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("rnnkit", "kernels"):
+        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
     pip_install(target, "--no-deps", source)

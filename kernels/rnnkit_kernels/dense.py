@@ -4,6 +4,7 @@ Every number is one chain of fused multiply-adds, k ascending: y starts from the
 value, to which the rows are added in order.
 """
 
+from .cells.functions import value
 from .machine.arrays import part
 from .machine.gemm import Packed, WeightMatrix, depth_block_of, pack_columns, product_of_rows, product_with, vectors_of
 from .machine.in_place import MAX_ROWS_IN_PLACE
@@ -72,3 +73,10 @@ def backward(dx, dw, dy, x, w, panels, block, scratch, zeros, numbers, rows, uni
         barrier(team)
         add_weight_gradients(terms, dw, False, gradient, some, scratch, zeros, columns, team)
         barrier(team)
+
+
+@kernel
+def activate(values, activation):
+    """Apply an activation to each number, in place."""
+    for i in range(values.size):
+        values[i] = value(activation, values[i])

@@ -242,7 +242,7 @@ def _emit_units(builder, call, start, size):
             access.set_metadata("llvm.access.group", group)
 
 
-def _flushed_in(declaration, stage):
+def flushed_in(declaration, stage):
     """Return what a stage writes that becomes 0 where it is small: what products read or another step does. These are h
     and the states after the step, and all gradients but those of vectors, which are sums. The gradient by h is
     completed by products (`loop_gradient._add_output_gradient`)."""
@@ -259,7 +259,7 @@ def _emit_stage(row, stage, function, count, terms):
     fixed = {name: row.common(name) for name in stage.reads}  # in the order of the parameters
     read = [(name, row.pointer(name)) for name in stage.reads if fixed[name] is None]
     averaged = dict(zip((name for name in stage.writes if name in row.means), terms, strict=False))
-    flushed = _flushed_in(row.declaration, stage)
+    flushed = flushed_in(row.declaration, stage)
     targets = [
         (averaged.get(name) or row.pointer(name), name in averaged, name in summed, name in flushed)
         for name in stage.writes

@@ -20,25 +20,19 @@ LIKE = "h_prev"  # has the dtype of the network
 _CONDITIONS = {"and": "&", "or": "|"}
 
 
-class Printer(Text):
-    """Writer of the stages of one cell, with its parameters as numbers, for one backend."""
+class CellText(Text):
+    """Writer of the stages of one cell, with its parameters as numbers and its activations written out."""
 
-    def __init__(self, function: str, cell: Any, backend: str) -> None:
-        self.own, self.backend, self.function = cell, backend, function
-        self.space = namespace(function, backend)
-        self.globals: dict[str, Any] = {"where": self.space.where, "inf": math.inf, "nan": math.nan}
+    def __init__(self, cell: Any) -> None:
+        self.own = cell
         hints: dict[Any, str] = {}
         super().__init__(SimpleNamespace(hints=hints), lambda one: one.arguments[0].name, {})
 
-    def stage(self, stage: Any, taken: set[str]) -> list[str]:
-        """Return the lines that assign what a stage writes. `taken` are names of others."""
+    def expressions(self, stage: Any) -> list[Any]:
+        """Return what a stage writes, as expressions of what it reads."""
         given = [expression("read", Value(name, "slot")) for name in stage.reads]
         found = read_stage(type(self.own), stage, given, self.cell.hints)
-        found = rebuilt(found, self._as_number, self._as_activation)
-        order = in_order(found)
-        self.local, self.functions = {}, dict.fromkeys([*taken, *stage.writes])
-        *lines, last = self.lines(found, order)
-        return [*lines, f"{', '.join(stage.writes)} = {last.removeprefix('return ')}"]
+        return rebuilt(found, self._as_number, self.written_out)
 
     def _as_number(self, one: Any) -> Any:
         """Replace a parameter by its number."""
@@ -49,8 +43,8 @@ class Printer(Text):
             return _number(found) if isinstance(found, Real) else None
         return None
 
-    def _as_activation(self, one: Any) -> Any:
-        """Write out `value(activation, x)`."""
+    def written_out(self, one: Any) -> Any:
+        """Return the equations of `value(activation, x)`; None for any other expression."""
         if one.op is not value:
             return None
         activation = getattr(self.own, one.arguments[0].arguments[0])
@@ -61,13 +55,31 @@ class Printer(Text):
         (found,) = rebuilt(written, lambda part: one.arguments[1] if part is x else None)
         return found
 
+
+class Printer(CellText):
+    """Writer of the stages of one cell for one backend."""
+
+    def __init__(self, function: str, cell: Any, backend: str) -> None:
+        super().__init__(cell)
+        self.backend, self.function = backend, function
+        self.space = namespace(function, backend)
+        self.globals: dict[str, Any] = {"where": self.space.where, "inf": math.inf, "nan": math.nan}
+
+    def stage(self, stage: Any, taken: set[str]) -> list[str]:
+        """Return the lines that assign what a stage writes. `taken` are names of others."""
+        found = self.expressions(stage)
+        order = in_order(found)
+        self.local, self.functions = {}, dict.fromkeys([*taken, *stage.writes])
+        *lines, last = self.lines(found, order)
+        return [*lines, f"{', '.join(stage.writes)} = {last.removeprefix('return ')}"]
+
     def plain(self, one: Any, own: int) -> list[Any]:
         """Return the parts of the text of an expression, as `Text.plain`."""
         if one.op == "if":
             condition, yes, no = one.arguments
-            known = _known(condition)
-            if known is not None:
-                return ["(", (yes if known else no, 0), ")"]
+            is_known = known(condition)
+            if is_known is not None:
+                return ["(", (yes if is_known else no, 0), ")"]
             return ["where(", (condition, 0), ", ", (yes, 0), ", ", (no, 0), f", {LIKE})"]
         if one.op == "not":
             return ["~(", (one.arguments[0], 0), ")"]
@@ -100,16 +112,16 @@ def _number(value: Any) -> Any:
     return const(value if isinstance(value, int) else float(value))
 
 
-def _known(condition: Any) -> bool | None:
+def known(condition: Any) -> bool | None:
     """Return whether a condition of constants holds; None if it is not one of constants."""
     op, arguments = condition.op, condition.arguments
     if op == "const":
         return bool(arguments[0])
     if op == "not":
-        inner = _known(arguments[0])
+        inner = known(arguments[0])
         return None if inner is None else not inner
     if op in ("and", "or"):
-        both = [_known(one) for one in arguments]
+        both = [known(one) for one in arguments]
         decisive = op == "or"
         return decisive if decisive in both else None if None in both else not decisive
     if all(one.op == "const" for one in condition.operands):

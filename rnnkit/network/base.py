@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, Self
 
@@ -361,6 +362,46 @@ class BaseNetwork(Generic[States]):
             A plan for many calls of ``infer`` or ``step``. Later changes of the weights do not affect it.
         """
         return prepare(self._desc, self._weights, precision=precision)
+
+    def export_c(
+        self,
+        folder: str | PathLike[str],
+        name: str = "model",
+        *,
+        readout: str | Any | None = None,
+        activation: Any = None,
+    ) -> tuple[Path, Path, Path]:
+        """Write the network as C99 that computes the same bits as this engine, step by step.
+
+        Parameters
+        ----------
+        folder : str or path-like
+            Gets ``name.c``, ``name.h``, which documents the functions, and ``name_test.c``, a program that compares
+            every bit with the engine's. It is made if it does not exist; present files are replaced.
+        name : str
+            Name of the files, and start of the names in C.
+        readout : str or ndarray (K*(D*P + 1),), optional
+            A dense layer after the network: its flat weights as of :func:`rnnkit.training.dense`, or their name in
+            :attr:`arrays`. The outputs are its K numbers then.
+        activation : activation of :mod:`rnnkit.cells`, optional
+            Applied to the readout, for example ``Sigmoid()``.
+
+        Returns
+        -------
+        tuple of Path
+            The three files.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is invalid; the network is on a GPU, or of another dtype than float32 and float64; or its cell
+            calls a function that has no equal in C.
+        OSError
+            A file cannot be written.
+        """
+        from rnnkit.native.export import checked_readout, export_c
+
+        return export_c(self._desc, self._weights, folder, name, checked_readout(self, readout, activation))
 
     def save(self, path: str | PathLike[str], **arrays: Any) -> None:
         """Write the network and its extra arrays to a file that :func:`rnnkit.load` reads.

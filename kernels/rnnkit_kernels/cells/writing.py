@@ -200,8 +200,12 @@ class Text:
                 names = chain([wanted], (f"{wanted}{number}" for number in count(1)))
                 self.local[one], depths[one] = next(name for name in names if name not in taken), 0
                 taken.add(self.local[one])
-                lines.append(f"{self.local[one]} = {text}")
+                lines.append(self.assignment(one, self.local[one], text))
         return [*lines, f"return {', '.join(self.of(one) for one in outputs)}"]
+
+    def assignment(self, one, name, text):
+        """Return the line that gives a name to an expression."""
+        return f"{name} = {text}"
 
     def of(self, one, longest=math.inf):
         """Return the text of an expression, or at least its first characters, `longest` of them."""

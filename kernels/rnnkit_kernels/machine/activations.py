@@ -19,12 +19,12 @@ from .jit import OPTIONS
 from .registers import emit_fma, fma
 from .small import SMALL
 
-_LOG2 = Fraction("0.6931471805599453094172321214581765680755")
-_TINY = 2.0**-30  # below it tanh(x) is x, and powers of x may be subnormal
-_NEAR = 0.26  # tanh(0.26) is just above 1/4; below it, e/(e + 2) has an error of 2.3 units in the last place
+LOG2 = Fraction("0.6931471805599453094172321214581765680755")
+TINY = 2.0**-30  # below it tanh(x) is x, and powers of x may be subnormal
+NEAR = 0.26  # tanh(0.26) is just above 1/4; below it, e/(e + 2) has an error of 2.3 units in the last place
 
 
-class _FloatFormat(NamedTuple):
+class FloatFormat(NamedTuple):
     """A binary floating-point format, and the constants of exp and tanh in it."""
 
     real: type
@@ -44,10 +44,21 @@ class _FloatFormat(NamedTuple):
         """Adding it rounds a number to an integer, which is then in the lowest bits of the sum."""
         return self.real(1.5 * 2**self.mantissa)
 
+    @property
+    def log2_parts(self):
+        """The leading and the other digits of log(2)."""
+        high = math.floor(LOG2 * 2**self.high_bits) / 2**self.high_bits
+        return high, float(LOG2 - Fraction(high))
 
-_FLOAT_FORMATS = {
-    types.float32: _FloatFormat(np.float32, np.int32, 23, 127, 15, 7, 5, 18.1, 69.4, 17.4, 89.0),
-    types.float64: _FloatFormat(np.float64, np.int64, 52, 1023, 41, 13, 11, 38.2, 665.5, 37.5, 710.0),
+    @property
+    def exp_coefficients(self):
+        """Those of exp(r) = 1 + r + r**2 * (...)."""
+        return [Fraction(1, math.factorial(k)) for k in range(2, self.exp_degree + 1)]
+
+
+FLOAT_FORMATS = {
+    types.float32: FloatFormat(np.float32, np.int32, 23, 127, 15, 7, 5, 18.1, 69.4, 17.4, 89.0),
+    types.float64: FloatFormat(np.float64, np.int64, 52, 1023, 41, 13, 11, 38.2, 665.5, 37.5, 710.0),
 }
 
 
@@ -72,14 +83,14 @@ def _exp_minus_one(typingctx, r):
 
     def generate(context, builder, signature, arguments):
         (x,) = arguments
-        coefficients = [Fraction(1, math.factorial(k)) for k in range(2, _FLOAT_FORMATS[r].exp_degree + 1)]
+        coefficients = FLOAT_FORMATS[r].exp_coefficients
         square = emit_fma(builder, x, x, x.type(SMALL[r]))
         return emit_fma(builder, square, _emit_series(builder, x, square, coefficients), x)
 
     return r(r), generate
 
 
-def _tanh_coefficients(terms):
+def tanh_coefficients(terms):
     """a with tanh(x) = x * (a[0] + a[1]*x**2 + ...), from tanh' = 1 - tanh**2."""
     a = [Fraction(1)]
     while len(a) < terms:
@@ -89,12 +100,12 @@ def _tanh_coefficients(terms):
 
 @intrinsic
 def _tanh_near_zero(typingctx, x, own):
-    """tanh(x) for |x| < _NEAR: x + x**3 * (-1/3 + 2/15*x**2 ...). `own` is x, or 0 if x is tiny."""
+    """tanh(x) for |x| < NEAR: x + x**3 * (-1/3 + 2/15*x**2 ...). `own` is x, or 0 if x is tiny."""
 
     def generate(context, builder, signature, arguments):
         value, own = arguments
         square = builder.fmul(own, own)
-        coefficients = _tanh_coefficients(_FLOAT_FORMATS[x].tanh_terms)[1:]
+        coefficients = tanh_coefficients(FLOAT_FORMATS[x].tanh_terms)[1:]
         tail = _emit_series(builder, square, builder.fmul(square, square), coefficients)
         return emit_fma(builder, builder.fmul(own, square), tail, value)
 
@@ -105,7 +116,7 @@ def _power_of_two(raised):
     @intrinsic
     def power_of_two(typingctx, shifted):
         """2**(n + raised), n being the integer in the lowest bits of `shifted` (see `_reduced`)."""
-        form = _FLOAT_FORMATS[shifted]
+        form = FLOAT_FORMATS[shifted]
         offset = form.bias + raised - int(form.magic.view(form.integer))
 
         def generate(context, builder, signature, arguments):
@@ -118,9 +129,9 @@ def _power_of_two(raised):
     return power_of_two
 
 
-_LOWER = 64
-_scale, _lowered_scale = _power_of_two(0), _power_of_two(-_LOWER)
-_half_scale, _raised_scale = _power_of_two(-1), _power_of_two(_LOWER)
+LOWER = 64
+_scale, _lowered_scale = _power_of_two(0), _power_of_two(-LOWER)
+_half_scale, _raised_scale = _power_of_two(-1), _power_of_two(LOWER)
 
 
 def _reduced(v):
@@ -129,10 +140,9 @@ def _reduced(v):
 
 @overload(_reduced, jit_options=OPTIONS)
 def _reduced_of(v):
-    form = _FLOAT_FORMATS[v]
-    high = math.floor(_LOG2 * 2**form.high_bits) / 2**form.high_bits
-    minus_high, minus_low = form.real(-high), form.real(-float(_LOG2 - Fraction(high)))
-    per_log2, magic = form.real(float(1 / _LOG2)), form.magic
+    form = FLOAT_FORMATS[v]
+    minus_high, minus_low = (form.real(-part) for part in form.log2_parts)
+    per_log2, magic = form.real(float(1 / LOG2)), form.magic
 
     def reduced(v):
         shifted = fma(v, per_log2, magic)
@@ -145,9 +155,9 @@ def _reduced_of(v):
 @overload(tanh, jit_options=OPTIONS)
 def _tanh_of(x):
     """e/(e + 2) with e = exp(2|x|) - 1, or a series near 0. Within 2 units in the last place."""
-    form = _FLOAT_FORMATS[x]
-    limit, near, one, two = form.real(form.tanh_limit), form.real(_NEAR), form.real(1), form.real(2)
-    tiny, zero = form.real(_TINY), form.real(0)
+    form = FLOAT_FORMATS[x]
+    limit, near, one, two = form.real(form.tanh_limit), form.real(NEAR), form.real(1), form.real(2)
+    tiny, zero = form.real(TINY), form.real(0)
 
     def tanh(x):
         magnitude = abs(x)
@@ -164,8 +174,8 @@ def _tanh_of(x):
 @overload(sigmoid, jit_options=OPTIONS)
 def _sigmoid_of(x):
     """Within 3 units in the last place; 0 below `small.SMALL`."""
-    form = _FLOAT_FORMATS[x]
-    low, high, one = form.real(-form.exp_limit), form.real(form.sigmoid_limit), form.real(2.0**-_LOWER)
+    form = FLOAT_FORMATS[x]
+    low, high, one = form.real(-form.exp_limit), form.real(form.sigmoid_limit), form.real(2.0**-LOWER)
     small, zero = form.real(SMALL[x]), form.real(0)
 
     def sigmoid(x):
@@ -181,9 +191,9 @@ def _sigmoid_of(x):
 @overload(exp, jit_options=OPTIONS)
 def _exp_of(x):
     """Within 1 unit in the last place; 0 below `small.SMALL`."""
-    form = _FLOAT_FORMATS[x]
+    form = FLOAT_FORMATS[x]
     low, high, zero = form.real(-form.exp_limit), form.real(form.overflow), form.real(0)
-    two, lower, small = form.real(2), form.real(2.0**-_LOWER), form.real(SMALL[x])
+    two, lower, small = form.real(2), form.real(2.0**-LOWER), form.real(SMALL[x])
 
     def exp(x):
         bounded = low if x < low else x
