@@ -35,6 +35,7 @@ _PRINTING = {
     "jax": "jax_suite",
     "keras": "keras_suite",
     "masks": "mask_suite",
+    "native": "native_suite",
     "norms": "norm_suite",
     "subnormals": "subnormal_suite",
 }
@@ -44,7 +45,7 @@ _PRINTING = {
 def _run(args: argparse.Namespace) -> int:
     from perf import compare, report
 
-    needs_torch = args.suite not in ("engines", "jax", "keras", "reduced", "masks")
+    needs_torch = args.suite not in ("engines", "jax", "keras", "reduced", "masks", "native")
     if needs_torch and find_spec("torch") is None:
         rows = f"--suite {args.suite} needs PyTorch: {to_install('torch')}"
     elif (needed := {"jax": "flax", "keras": "keras"}.get(args.suite)) and find_spec(needed) is None:
@@ -191,13 +192,14 @@ def build_parser() -> argparse.ArgumentParser:
     suite += "call beside a loop over the steps; masks: steps to skip beside lengths; norms: cells with layer norm and "
     suite += "noise beside plain ones and a loop; subnormals: what subnormal numbers slow down; derivatives: second "
     suite += "ones, and those of each sample, beside PyTorch; jax: networks in JAX beside loops and Flax; "
-    suite += "reduced: plans with quantized weights"
+    suite += "reduced: plans with quantized weights; native: a step of the network in C"
     suites = "engines", "cells", "gallery", "torch", "programs", "reduced", *_PRINTING
     command.add_argument("--suite", choices=suites, default="engines", help=suite)
     cases = "globs of names such as ds2/lstm/infer, lm/IndRNN/train for cells, small/gru/fit for torch, "
     cases += "gru-t1-n1-h32-l1/train for calls, lstm-n8-h64-e5 for episodes, lstm-t50-n16-h128-left/* for masks, "
     cases += "zoneout-lstm-* for norms, skorch/gru for programs, lstm-t200-n16-h128 for subnormals, "
-    cases += "penalty-* for derivatives, train-lstm-t20-* for jax, or ds2-int8/lstm/infer for reduced, with commas "
+    cases += "penalty-* for derivatives, train-lstm-t20-* for jax, lstm-h32 for native, or ds2-int8/lstm/infer for "
+    cases += "reduced, with commas "
     cases += "(default: all)"
     command.add_argument("--cases", default="*", metavar="GLOB", help=cases)
     device = "where: NumPy arrays, or CuPy arrays beside PyTorch on the same GPU (default: cpu)"

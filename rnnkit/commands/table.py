@@ -26,6 +26,7 @@ GROUPS = {
     "commands of the package": (
         Command("warmup", "compile the kernels ahead of the first call", f"{_PACKAGE}.warmup:add_options"),
         Command("check", "check the gradients of a cell", f"{_PACKAGE}.check:add_options"),
+        Command("export", "write a saved network as C", f"{_PACKAGE}.export:add_options"),
         Command("explain", "print how calls of a size run", f"{_PACKAGE}.explain:add_options"),
     ),
     "language model and compressor": (

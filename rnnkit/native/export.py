@@ -17,6 +17,7 @@ from rnnkit.cpu.layer import layers_of, pack
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.states import learned_states
 from rnnkit.errors import message
+from rnnkit.native.check import check as run_test
 from rnnkit.native.functions import functions, head
 from rnnkit.native.layer import LayerWriter, array
 from rnnkit.native.network import functions as network_functions
@@ -30,22 +31,29 @@ _DTYPES = np.dtype(np.float32), np.dtype(np.float64)
 
 
 def export_c(
-    desc: RNNDescriptor, w: np.ndarray, folder: str | PathLike[str], name: str, readout: Readout | None
+    net: Any, folder: str | PathLike[str], name: str, readout: Any, activation: Any, check: bool
 ) -> tuple[Path, Path, Path]:
-    """Write `name`.c, `name`.h and `name`_test.c into a folder, which is made, and return their paths."""
+    """Write the files of `Network.export_c`, whose arguments these are."""
+    desc, w = net.desc, net.weights
     _check(desc, w, name)
+    readout = _readout(net, readout, activation)
     source, head_file = _files(desc, w, name, readout)
-    texts = {f"{name}.c": source, f"{name}.h": head_file, f"{name}_test.c": test_program(desc, w, name, readout)}
+    texts = {
+        f"{name}.c": source,
+        f"{name}.h": head_file,
+        f"{name}_test.c": test_program(desc, net.infer, name, readout),
+    }
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in texts.items():
         with replacing("export_c", folder / file) as stream:
             stream.write(text.encode())
+    if check:
+        run_test(folder, name)
     return tuple(folder / file for file in texts)  # type: ignore[return-value]
 
 
-def checked_readout(net: Any, readout: Any, activation: Any) -> Readout | None:
-    """Return the readout of `Network.export_c`, from its weights or their name in `net.arrays`."""
+def _readout(net: Any, readout: Any, activation: Any) -> Readout | None:
     if isinstance(readout, str):
         if readout not in net.arrays:
             names = ", ".join(net.arrays) or "(none)"
@@ -92,6 +100,6 @@ def _files(desc: RNNDescriptor, w: np.ndarray, name: str, readout: Readout | Non
     start = (
         f"/* {desc!r}. Written by rnnkit {about['version']}: do not edit. {name}.h says how to compile and use it. */\n"
     )
-    body = functions(real) + products.functions() + "\n" + "\n".join(texts)
-    source = start + head(name, real) + body + network_functions(desc, name, names, initial, call)
+    body = products.functions() + "\n" + "\n".join(texts) + network_functions(desc, name, names, initial, call)
+    source = start + head(name, real) + functions(real, body) + body
     return source, header(desc, name, about | {"outputs": outputs, "has_readout": readout is not None})

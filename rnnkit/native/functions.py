@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,6 @@ static inline void rk_copy(real *to, const real *from, int n) {{ for (int i = 0;
 """
 
 _SLOW = """
-/* 2**(n + a number), n being the integer in the lowest bits of `shifted` */
 {powers}
 static inline real rk_exp_minus_one(real r) {{
   const real q = RK_FMA(r, r, {small});
@@ -151,8 +151,8 @@ def head(name: str, real: Any) -> str:
     return _HEAD.format(name=name, real="float" if real is np.float32 else "double") + _SOFT[real]
 
 
-def functions(real: Any) -> str:
-    """Return the functions, in a dtype."""
+def functions(real: Any, caller: str) -> str:
+    """Return the functions that the text of a caller needs, in a dtype; compilers warn of others."""
     kind = from_dtype(np.dtype(real))
     form, f = FLOAT_FORMATS[kind], "f" if real is np.float32 else ""
 
@@ -174,7 +174,12 @@ def functions(real: Any) -> str:
         "exp_total": exp_total, "tanh_lines": tanh_lines, "tanh_total": tanh_total,
         "powers": "\n".join(_power_of_two(one, raised, form, f) for one, raised in names.items()),
     }  # fmt: skip
-    return (_SIMPLE + _SLOW + _MEANS).format(**texts)
+    found: list[str] = []
+    for text in reversed(re.split(r"\n(?=static |#define |typedef )", (_SIMPLE + _SLOW + _MEANS).format(**texts))):
+        name = re.match(r"(?:static inline \w+|#define|typedef \w+) (\w+)", text)
+        if name is None or re.search(rf"\b{name[1]}\b", "".join([caller, *found])):
+            found.insert(0, f"{text}\n")
+    return "".join(found)
 
 
 def _power_of_two(name: str, raised: int, form: Any, f: str) -> str:
@@ -182,7 +187,8 @@ def _power_of_two(name: str, raised: int, form: Any, f: str) -> str:
     offset = (form.bias + raised - int(form.magic.view(form.integer))) % 2**bits
     suffix = "u" if f else "ull"
     body = f"return rk_real((rk_bits(shifted) + {offset}{suffix}) << {form.mantissa});"
-    return f"static inline real rk_{name}(real shifted) {{ {body} }}"
+    meaning = f"2**(n + {raised}), n being the integer in the lowest bits of `shifted`"
+    return f"static inline real rk_{name}(real shifted) {{ /* {meaning} */\n  {body}\n}}"
 
 
 def _series(x: str, coefficients: list[Any], number: Any) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.cpu.layer import Layer
-from rnnkit.native.products import Part, Products
+from rnnkit.native.products import Part, Products, shifted
 from rnnkit.native.text import CText, literal, name_in_c
 from rnnkit_kernels.cells.declaration import MEAN_BLOCK, mean_blocks
 from rnnkit_kernels.stages import flushed_in, operand_places
@@ -100,7 +100,7 @@ class LayerWriter:
             array = "h"
         if field == "vectors":
             first += len(self._declaration.slots) * self._hidden
-        return f"{array} + {first}" if first else array
+        return shifted(array, first)
 
     def _at(self, name: str) -> str:
         """Return a variable of the present unit."""
@@ -153,7 +153,7 @@ class LayerWriter:
         is_skip = bool(of_x) and not self._layer.products[0].depth
         for run in runs:
             first, count = run[0] * size, len(run) * size
-            target, start = f"rk_gates + {first}", f"rk_bias + {first}"
+            target, start = shifted("rk_gates", first), shifted("rk_bias", first)
             product = of_r.get(run[0], (None,))[0]
             is_new = run[0] in of_x or (product is not None and run[0] in product.apart)
             if not is_new:
@@ -175,11 +175,10 @@ class LayerWriter:
                 rows = slice(head * width, (head + 1) * width) if heads > 1 else slice(None)
                 own = [Part(one.matrix[rows], one.source) for one in parts]
                 if heads > 1:
-                    own[-1] = Part(own[-1].matrix, f"{parts[-1].source} + {head * width}")
-                shift = f" + {head * width}" if head else ""
-                where = (f"{target}{shift}", f"{start}{shift}", count // heads)
+                    own[-1] = Part(own[-1].matrix, shifted(parts[-1].source, head * width))
+                where = shifted(target, head * width), shifted(start, head * width), count // heads
                 lines += self._products.lines(*where, own, f"{self._name}_weights")
-        return [line.replace("rk_gates + 0,", "rk_gates,").replace("rk_bias + 0,", "rk_bias,") for line in lines]
+        return lines
 
     def _stage(self, number: int, stage: Any) -> list[str]:
         """The loop of a stage over the units."""

@@ -17,6 +17,13 @@ class Part(NamedTuple):
     source: str
 
 
+def shifted(pointer: str, distance: int) -> str:
+    """Return the C text of a pointer moved by a distance, which it may have been moved by before."""
+    array, _, before = pointer.partition(" + ")
+    distance += int(before or 0)
+    return f"{array} + {distance}" if distance else array
+
+
 class Products:
     """Writes the calls of products, collects their weights, and remembers which functions they need."""
 
@@ -51,8 +58,8 @@ class Products:
             if times > 1:
                 self.repeated.add(width)
                 name, number = f"rk_blocks_{width}", f"{times}, "
-            to, init = (f"{one} + {first}" if first else one for one in (target, start))
-            lines.append(f"{name}({to}, {init}, {weights} + {offset}, {number}{', '.join(sources[:2])});")
+            to, init = (shifted(one, first) for one in (target, start))
+            lines.append(f"{name}({to}, {init}, {shifted(weights, offset)}, {number}{', '.join(sources[:2])});")
         return lines
 
     def _blocks(self, count: int) -> list[tuple[int, int, int]]:

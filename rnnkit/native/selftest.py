@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from rnnkit.call.side_inputs import split
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.network.plan import prepare
 
 _NUMBERS = 4000  # of inputs or outputs in the program: short to compile
 _STEPS = 20
@@ -70,14 +70,14 @@ _ALONE = """\
 """
 
 
-def test_program(desc: RNNDescriptor, w: np.ndarray, name: str, readout: Any) -> str:
-    """Return the text of the program."""
-    real, width = w.dtype.type, desc.num_directions * desc.output_size
+def test_program(desc: RNNDescriptor, infer: Callable[..., Any], name: str, readout: Any) -> str:
+    """Return the text of the program; `infer` runs the network."""
+    real, width = desc.np_dtype.type, desc.num_directions * desc.output_size
     steps = max(3, min(_STEPS, _NUMBERS // max(desc.row_size, width)))
     x = np.random.default_rng(0).standard_normal((steps, 1, desc.row_size)).astype(real)
     x[1], x[2, :, ::2] = 0, real(1e-3)
     features, side = split(desc, x)
-    y = prepare(desc, w).infer(features, inputs=side).y
+    y = infer(features, inputs=side).y
     expected = y if readout is None else readout.outputs(y)
     upper, is_float = name.upper(), real is np.float32
     return _PROGRAM.format(

@@ -63,6 +63,7 @@ class CText(CellText):
     def __init__(self, cell: Any, real: Any) -> None:
         super().__init__(cell)
         self.real, self.name_of = real, lambda one: name_in_c(one.arguments[0].name)
+        self.where = f"cell {cell.declaration.name}" if hasattr(cell, "declaration") else "activation"
 
     def stage(self, stage: Any, wanted: list[str]) -> tuple[list[str], list[str], list[str]]:
         """Return the names that a stage reads, lines of what it computes, and the values that it writes: those
@@ -106,8 +107,7 @@ class CText(CellText):
         if not isinstance(one.op, str):
             if one.op not in FUNCTIONS:
                 name = getattr(one.op, "__name__", "a function")
-                where, expected = f"cell {type(self.own).__name__}", "call functions that have the same bits in C"
-                raise ValueError(message("export_c", where, expected, name))
+                raise ValueError(message("export_c", self.where, "call functions that have the same bits in C", name))
             commas = [text for part in one.arguments for text in (", ", (part, 0))]
             return [f"{FUNCTIONS[one.op]}(", *commas[1:], ")"]
         return Text.plain(self, one, own)
@@ -115,8 +115,8 @@ class CText(CellText):
     def _power(self, base: Any, exponent: Any) -> list[Any]:
         number = exponent.arguments[0] if exponent.op == "const" else None
         if isinstance(number, bool) or number not in _POWERS:
-            where, expected = f"cell {type(self.own).__name__}", f"have powers of {_POWERS[0]} to {_POWERS[-1]}"
-            raise ValueError(message("export_c", where, expected, "another exponent"))
+            expected = f"have powers of {_POWERS[0]} to {_POWERS[-1]}"
+            raise ValueError(message("export_c", self.where, expected, "another exponent"))
         factor = (base, 7)
         square = [factor, " * ", factor]
         products = {1: [factor], 2: square, 3: [factor, " * (", *square, ")"], 4: ["(", *square, ") * (", *square, ")"]}

@@ -370,6 +370,7 @@ class BaseNetwork(Generic[States]):
         *,
         readout: str | Any | None = None,
         activation: Any = None,
+        check: bool = False,
     ) -> tuple[Path, Path, Path]:
         """Write the network as C99 that computes the same bits as this engine, step by step.
 
@@ -385,6 +386,8 @@ class BaseNetwork(Generic[States]):
             :attr:`arrays`. The outputs are its K numbers then.
         activation : activation of :mod:`rnnkit.cells`, optional
             Applied to the readout, for example ``Sigmoid()``.
+        check : bool
+            Also compile ``name_test.c`` with the C compiler of this machine (``CC``, or ``cc``), and run it.
 
         Returns
         -------
@@ -398,10 +401,12 @@ class BaseNetwork(Generic[States]):
             calls a function that has no equal in C.
         OSError
             A file cannot be written.
+        RuntimeError
+            With `check`: there is no compiler, the files do not compile, or a bit differs.
         """
-        from rnnkit.native.export import checked_readout, export_c
+        from rnnkit.native.export import export_c
 
-        return export_c(self._desc, self._weights, folder, name, checked_readout(self, readout, activation))
+        return export_c(self, folder, name, readout, activation, check)
 
     def save(self, path: str | PathLike[str], **arrays: Any) -> None:
         """Write the network and its extra arrays to a file that :func:`rnnkit.load` reads.

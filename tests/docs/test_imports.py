@@ -31,7 +31,8 @@ DIRECTION = {
     "training": {"cpu", "call", "common", "kernels", "errors"},
     "__init__": {"network", "cell_check", "call", "common", "descriptor", "errors"},
     "cell_check": {"call", "descriptor", "kernels.cells", "errors"},
-    "network": {"cpu", "cuda", "call", "descriptor", "common", "kernels.cells", "types", "errors"},
+    "network": {"native", "cpu", "cuda", "call", "descriptor", "common", "kernels.cells", "types", "errors"},
+    "native": {"training", "equations", "cpu", "call", "descriptor", "common", "kernels", "kernels.cells", "errors"},
     "cpu": {"call", "descriptor", "common", "kernels", "errors"},
     "cuda": {"call", "descriptor", "common", "kernels.cells", "errors"},
     "call": {"descriptor", "common", "kernels", "kernels.cells", "types", "errors"},  # of kernels what forks need alone
@@ -53,7 +54,7 @@ HELPERS = {"common", "types", "errors"}  # any of their names
 FOR_KERNELS = {"numpy", "numba", "llvmlite"} | sys.stdlib_module_names
 FOR_CELLS = {"numpy"} | sys.stdlib_module_names  # the descriptor reads what a cell says before Numba is imported
 FOR_CONVERTERS = {"numpy", "rnnkit", "rnnkit_kernels"} | sys.stdlib_module_names
-LAZY = {"cpu", "cuda"}  # imported on the first call: they bring numba and cupy
+LAZY = {"cpu", "cuda", "native"}  # imported on the first call: they bring numba and cupy
 
 
 def modules():

@@ -12,6 +12,7 @@ from perf import (
     jax_suite,
     keras_suite,
     mask_suite,
+    native_suite,
     norm_suite,
     subnormal_suite,
 )
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("torch_threads_as_before")
 
 SUITES = {
     "derivatives": derivative_suite, "episodes": episode_suite, "jax": jax_suite, "keras": keras_suite,
-    "masks": mask_suite, "norms": norm_suite, "subnormals": subnormal_suite,
+    "masks": mask_suite, "native": native_suite, "norms": norm_suite, "subnormals": subnormal_suite,
 }  # fmt: skip
 ADAM, MOMENTUM = Optimizer("adam"), Optimizer("momentum")
 MODES = "rnn_relu", "rnn_tanh", "lstm", "gru"
@@ -70,6 +71,7 @@ def run(suite, *options):
             {one.name: one for one in (Step("torch", *given, "GRU", 5, 2, 16) for given in (["train"], ["predict"]))},
         ),
         ("subnormals", {"gru-t5-n2-h16": Network("GRU", 5, 2, 16), "adam": ADAM, "momentum": MOMENTUM}),
+        ("native", {"gru-h16": native_suite.Network("gru", 16)}),
         ("norms", {"dropout-lstm-t4-n2-h16": Norms("dropout-lstm", 4, 2, 16)}),
         *(nightly("norms", {f"{k}-t4-n2-h16": Norms(k, 4, 2, 16)}) for k in KINDS if k != "dropout-lstm"),
     ],
@@ -86,6 +88,7 @@ def test_cases_are_timed(suite, cases, monkeypatch, capsys):
     [
         ("episodes", 27),
         ("masks", 56),
+        ("native", 18),
         ("norms", 20),
         ("subnormals", 8),
         ("derivatives", 12),

@@ -22,6 +22,7 @@ _ROOMS = {
     "rnnkit/keras": "keras",
     "rnnkit/interop": "interop docs/test_docstrings.py",
     "rnnkit/language_model": "language_model commands training/test_readout.py",
+    "rnnkit/native": "native",
     "rnnkit/network": "network cpu interop/test_networks.py docs/test_docstrings.py docs/test_types.py",
     "rnnkit/sklearn": "sklearn",
     "rnnkit/torch": "torch",

@@ -1,0 +1,107 @@
+"""Time a step of a network in C beside a step of a plan, a whole sequence of a plan, and a step of ONNX Runtime.
+
+One sequence, one thread. The C file runs a thousand steps in a call. All run in one process in turn, in many short
+windows; the minimum of each counts. Outputs of the C file are compared with the plan's, every bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import rnnkit
+from perf import baselines, cases
+from perf.call_suite import least_seconds, timed
+
+FLAGS = "-std=c99", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"
+_STEPS = 1000
+
+
+class Network(NamedTuple):
+    """A network of one layer with as many inputs as units, or a single input."""
+
+    mode: str
+    hidden_size: int
+
+    @property
+    def name(self) -> str:
+        """Return the name for patterns and the report."""
+        return f"{self.mode}-h{self.hidden_size}"
+
+
+CASES = tuple(Network(*one) for one in product(("lstm", "gru", "rnn_tanh"), (8, 16, 32, 64, 128, 256)))
+
+
+class Row(NamedTuple):
+    """Seconds of a step."""
+
+    case: Network
+    c: float
+    sequence: float
+    step: float
+    onnxruntime: float
+
+    def __str__(self) -> str:
+        names = ("C file", self.c), ("plan.infer", self.sequence), ("plan.step", self.step)
+        times = [f"{name} {seconds * 1e9:9.0f}" for name, seconds in (*names, ("ONNX Runtime", self.onnxruntime))]
+        return f"{self.case.name:14} {'  '.join(times)} ns a step"
+
+
+def run(pattern: str, threads: list[int], seconds: float) -> list[Row]:
+    """Time the cases whose names match one of the patterns, and print each; always on one thread."""
+    del threads
+    return timed({case.name: case for case in CASES}, pattern, [1], lambda case, _: measure(case, seconds))
+
+
+def measure(case: Network, seconds: float) -> Row:
+    """Time a case."""
+    import numba
+
+    numba.set_num_threads(1)
+    net = rnnkit.Network(case.mode, 1, case.hidden_size, seed=0)
+    plan, x = net.prepare(), np.random.default_rng(0).standard_normal((_STEPS, 1)).astype(np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        sequence_in_c, y = compiled(net, Path(folder), x)
+        sequence_in_c()
+        if not np.array_equal(y, plan.infer(x[:, None]).y[:, 0]):
+            raise RuntimeError(f"{case.name}: outputs of the C file differ from the plan's")
+        calls = [sequence_in_c, lambda: plan.infer(x[:, None]), _step(plan, x)]
+        single = cases.Case("native", net.desc, 1, 1)
+        if baselines.refusal("onnxruntime", single, "step") is None:
+            calls.append(baselines.prepare("onnxruntime", single, "step", threads=1).run)
+        found = least_seconds(calls, seconds)
+    return Row(case, found[0] / _STEPS, found[1] / _STEPS, found[2], found[3] if len(found) > 3 else float("nan"))
+
+
+def compiled(net: Any, folder: Path, x: np.ndarray) -> tuple[Callable[[], Any], np.ndarray]:
+    """Return a function that runs all steps of the network in C from its initial state, and the array that it fills."""
+    source, *_ = net.export_c(folder)
+    library = folder / "model.so"
+    subprocess.run(["cc", *FLAGS, "-shared", "-fPIC", source, "-o", library], check=True)
+    functions, desc = ctypes.CDLL(str(library)), net.desc
+    y = np.empty((len(x), desc.output_size), np.float32)
+    state = np.empty(desc.num_layers * (desc.output_size + desc.states_size), np.float32)
+
+    def call() -> None:
+        first, *others = (ctypes.c_void_p(array.ctypes.data) for array in (state, x, y))
+        functions.model_init(first)
+        functions.model_run(first, others[0], ctypes.c_size_t(len(x)), others[1], None)
+
+    return call, y
+
+
+def _step(plan: Any, x: np.ndarray) -> Callable[[], Any]:
+    row, states = x[:1], [None, None]
+
+    def step() -> Any:
+        y, *states[:] = plan.step(row, *states)
+        return y
+
+    return step

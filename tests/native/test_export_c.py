@@ -1,0 +1,296 @@
+"""Networks as C: the same bits by every compiler, and what is refused."""
+
+import ctypes
+import math
+import shutil
+import subprocess
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from combinations import nightly, weekly
+from messages import raises
+from other_cells import KINDS, OWN, whole_heads
+from own_cells import Independent
+
+import rnnkit
+from rnnkit.cells import CoRNN, Gate, LayerNormLSTM, Sigmoid, Softplus, cell, derivative, fma, forward, sigmoid, tanh
+from rnnkit.commands import command_line
+from rnnkit.native import check
+from rnnkit.native.text import literal
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+WARNINGS = "-Wall", "-Wextra", "-Wpedantic", "-Werror"
+MODES = "lstm", "gru", "rnn_tanh", "rnn_relu"
+CELLS = dict.fromkeys(MODES) | KINDS | {name: kind for name, kind in OWN.items()}
+OPTIONS = [
+    ("lstm", {"hidden_size": 1, "input_size": 1}),
+    nightly("lstm", {"hidden_size": 300}),
+    ("lstm", {"proj_size": 5, "num_layers": 2}),
+    ("lstm", {"bidirectional": True, "num_layers": 3}),
+    nightly("lstm", {"bidirectional": True, "proj_size": 3}),
+    nightly("gru", {"bidirectional": True, "dtype": "float64", "learned_initial_state": True}),
+    nightly("lstm", {"cell_clip": (-0.1, 0.2)}),
+    ("gru", {"reset_after": False, "num_layers": 2}),
+    nightly("lstm", {"input_mode": "skip", "input_size": 20}),
+    nightly("gru", {"input_mode": "skip", "input_size": 20}),
+    *(nightly("gru", {"bias": bias}) for bias in ("none", "input", "recurrent")),
+    nightly("lstm", {"dtype": "float64", "num_layers": 2}),
+    ("lstm", {"learned_initial_state": True, "num_layers": 2}),
+    nightly("rnn_tanh", {"hidden_size": 256, "input_size": 64}),
+]
+BUILDS = [
+    ("cc", "-O3", "-march=native"), ("cc", "-O0"), ("cc", "-O2", "-DRK_SOFT_FMA"), ("cc", "-O3", "-march=haswell"),
+    ("clang", "-O3", "-march=native"), ("clang", "-O2"), ("clang", "-O2", "-DRK_SOFT_FMA"),
+]  # fmt: skip
+
+
+def network(mode, hidden_size=20, input_size=7, **options):
+    """One with large weights: a wrong bit shows."""
+    net = rnnkit.Network(mode, input_size, hidden_size, **options)
+    net.weights[...] = np.random.default_rng(3).uniform(-0.5, 0.5, net.weights.shape)
+    return net
+
+
+def compiled(folder, *options, compiler="cc", sources=("model.c", "model_test.c")):
+    """Compile files without a warning."""
+    files = [folder / name for name in sources]
+    done = subprocess.run(
+        [compiler, "-std=c99", *WARNINGS, *options, *files, "-o", folder / "program", "-lm"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert not done.returncode, done.stderr[:2000]
+    return folder / "program"
+
+
+def assert_same_bits(net, folder, *options, compiler="cc", **arguments):
+    """The test that comes with the files passes."""
+    net.export_c(folder, **arguments)
+    done = subprocess.run([compiled(folder, *options, compiler=compiler)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", [*MODES, "layer-norm", *map(nightly, KINDS | OWN)])
+def test_cells_have_the_same_bits(name, tmp_path):
+    kind = LayerNormLSTM() if name == "layer-norm" else name if name in MODES else (KINDS | OWN)[name]
+    units = 20 if isinstance(kind, str) else whole_heads(kind, 20)
+    assert_same_bits(network(kind, units), tmp_path, "-O1")
+
+
+@pytest.mark.parametrize(("mode", "options"), OPTIONS)
+def test_options_have_the_same_bits(mode, options, tmp_path):
+    assert_same_bits(network(mode, **options), tmp_path, "-O1")
+
+
+@pytest.mark.parametrize("activation", [None, Sigmoid(), nightly(Softplus())])
+@pytest.mark.parametrize(
+    "options", [{}, nightly({"bidirectional": True}), nightly({"bidirectional": True, "num_layers": 2})]
+)
+def test_readout_has_the_same_bits(activation, options, tmp_path):
+    net = network("gru", **options)
+    width = net.desc.num_directions * 20
+    net.arrays["scores"] = np.random.default_rng(0).standard_normal(3 * (width + 1)).astype(np.float32)
+    assert_same_bits(net, tmp_path, "-O1", readout="scores", activation=activation)
+    assert_same_bits(net, tmp_path, "-O1", readout=net.arrays["scores"], activation=activation)
+
+
+@pytest.mark.parametrize("mode", ["lstm", nightly(CoRNN()), nightly(LayerNormLSTM())])
+@pytest.mark.parametrize("build", [BUILDS[0], *map(weekly, BUILDS[1:])], ids=" ".join)
+def test_compilers_and_flags_change_no_bit(mode, build, tmp_path):
+    """gcc contracts products and sums by default; where the CPU has no fused multiply-add, it is emulated."""
+    compiler, *options = build
+    if shutil.which(compiler) is None:
+        pytest.skip(f"needs {compiler}")
+    assert_same_bits(network(mode, 33), tmp_path, *options, compiler=compiler)
+
+
+class Library:
+    """A network in C, called from here."""
+
+    def __init__(self, net, folder):
+        net.export_c(folder)
+        compiled(folder, "-O2", "-march=native", "-shared", "-fPIC", sources=["model.c"])
+        self.library, self.desc, dtype = ctypes.CDLL(str(folder / "program")), net.desc, net.desc.np_dtype
+        self.h = np.full((net.desc.num_layers, net.desc.output_size), 9, dtype)
+        self.state = np.full(self.h.size + net.desc.num_layers * net.desc.states_size, 9, dtype)
+        self.library.model_init(self.address(self.state))
+
+    @staticmethod
+    def address(array):
+        return ctypes.c_void_p(array.ctypes.data)
+
+    def run(self, x, y):
+        arguments = self.address(x), ctypes.c_size_t(len(x)), self.address(y), None
+        self.library.model_run(self.address(self.state), *arguments)
+
+
+def test_thousand_steps_and_the_last_states_have_the_same_bits(tmp_path):
+    """In calls of any length, and from a state that is not the initial one."""
+    net = network("lstm", num_layers=2)
+    library, plan = Library(net, tmp_path), net.prepare()
+    x = np.random.default_rng(0).standard_normal((1000, 7)).astype(np.float32)
+    y, start = np.empty((1000, 20), np.float32), 0
+    for size in (1, 7, 0, 300, 692):
+        library.run(x[start : start + size], y[start : start + size])
+        start += size
+    expected = plan.infer(x[:, None])
+    np.testing.assert_array_equal(y, expected.y[:, 0])
+    np.testing.assert_array_equal(library.state, np.concatenate([expected.hy.ravel(), expected.cy.ravel()]))
+
+
+def test_nan_and_infinity_stay_so(tmp_path):
+    net = network("gru")
+    library, x = Library(net, tmp_path), np.ones((4, 7), np.float32)
+    x[1, 2], x[2, 3] = np.inf, np.nan
+    y = np.empty((4, 20), np.float32)
+    library.run(x, y)
+    np.testing.assert_array_equal(y, net.infer(x[:, None]).y[:, 0])
+
+
+def other(x):
+    return x if x > 0.25 else -x
+
+
+@cell(gates=["int", Gate("x", apart="h_x"), "ä"], states="s")
+class Awkward(NamedTuple):
+    """Names that C has, or that a layer calls its own, and equations of any form."""
+
+    double: float = 0.5
+    flag: bool = True
+
+    @forward("s h")
+    def step(self, int, x, ä, h_x, s_prev, h_prev):
+        u = fma(sigmoid(int), s_prev, tanh(x) * sigmoid(h_x))
+        real = other(u) ** 3 + ä**2 if self.flag and (u > 0 or not u < -1) else abs(u) / (1 + u * u)
+        rk_t = min(max(real, -self.double), 2.0)
+        return u, rk_t + h_prev * 0.25
+
+
+def test_names_and_equations_of_any_form(tmp_path):
+    for flag in (True, False):
+        assert_same_bits(network(Awkward(flag=flag)), tmp_path, "-O1")
+
+
+def test_header_is_c_plus_plus_too(tmp_path):
+    network("lstm").export_c(tmp_path, "amp2")
+    program = '#include "amp2.h"\nint main() { amp2_state state; amp2_init(&state); return state.h[0][0] != 0; }\n'
+    (tmp_path / "main.cpp").write_text(program)
+    objects = [tmp_path / "amp2.o", tmp_path / "main"]
+    subprocess.run(["cc", "-std=c99", "-c", tmp_path / "amp2.c", "-o", objects[0]], check=True)
+    subprocess.run(["c++", *WARNINGS, tmp_path / "main.cpp", objects[0], "-o", objects[1], "-lm"], check=True)
+    assert subprocess.run([objects[1]], check=False).returncode == 0
+
+
+def test_object_needs_no_library_and_has_no_globals(tmp_path):
+    """But for what compilers always may call: memcpy and the like."""
+    network(LayerNormLSTM(), num_layers=2).export_c(tmp_path)
+    flags = "-march=haswell", "-fno-math-errno"
+    subprocess.run(
+        ["cc", "-std=c99", "-O3", *flags, "-c", tmp_path / "model.c", "-o", tmp_path / "model.o"], check=True
+    )
+    symbols = subprocess.run(["nm", tmp_path / "model.o"], capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    kinds = {line[17:18]: line[19:] for line in symbols if line}
+    undefined = {line[19:] for line in symbols if line[17:18] == "U"}
+    assert undefined <= {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail"}
+    assert not {"D", "d", "B", "b"} & kinds.keys()
+
+
+@pytest.mark.parametrize("flag", ["-ffast-math", "-mfpmath=387"])
+def test_arithmetic_that_changes_bits_does_not_compile(flag, tmp_path):
+    network("gru").export_c(tmp_path)
+    command = ["cc", "-std=c99", flag, "-fsyntax-only", tmp_path / "model.c"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode and "IEEE arithmetic" in done.stderr
+
+
+def test_check_compiles_and_finds_a_wrong_bit(tmp_path, monkeypatch):
+    net = network("gru")
+    net.export_c(tmp_path, check=True)
+    text = (tmp_path / "model.c").read_text()
+    weight = literal(net.weights[5], np.float32)
+    assert text.count(weight) == 1
+    (tmp_path / "model.c").write_text(text.replace(weight, literal(net.weights[5] * 1.0001, np.float32)))
+    with raises(RuntimeError, "export_c: model.c | have the bits of rnnkit | model_run: output"):
+        check.check(tmp_path, "model")
+    (tmp_path / "model.c").write_text("int")
+    with raises(RuntimeError, "export_c: model.c | compile | error"):
+        check.check(tmp_path, "model")
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with raises(RuntimeError, "export_c: check | a C compiler | no-such-compiler"):
+        net.export_c(tmp_path, check=True)
+
+
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+def test_literals_round_to_the_number(real):
+    rng = np.random.default_rng(0)
+    numbers = np.ldexp(rng.uniform(-2, 2, 500), rng.integers(-140, 120, 500)).astype(real)
+    for number in (*numbers, real(0), real(1), real(-3), real(1e30)):
+        assert real(literal(number, real).removesuffix("f")) == number
+    assert literal(real("inf"), real) == "INFINITY" and literal(real("nan"), real) == "NAN"
+
+
+def test_command_writes_and_checks(tmp_path, capsys):
+    net, path = network("gru"), tmp_path / "net.npz"
+    net.save(path, out=np.zeros(2 * 21, np.float32))
+    arguments = ["--name", "amp", "--readout", "out", "--activation", "sigmoid", "--check"]
+    assert command_line.main(["export", str(path), str(tmp_path / "c"), *arguments]) == 0
+    *files, last = capsys.readouterr().out.splitlines()
+    assert files == [str(tmp_path / "c" / name) for name in ("amp.c", "amp.h", "amp_test.c")] and "bits" in last
+
+
+@derivative(math.atan)
+def of_atan(x):
+    return 1 / (1 + x * x)
+
+
+@cell(gates="a")
+class Arctangent(NamedTuple):
+    @forward("h")
+    def step(self, a):
+        return math.atan(a)
+
+
+@cell(gates="a")
+class Fifth(NamedTuple):
+    @forward("h")
+    def step(self, a):
+        return a**5
+
+
+REFUSED = [
+    ({"name": "2nd"}, ValueError, "export_c: name | a name in C | '2nd'"),
+    ({"name": "while"}, ValueError, "export_c: name | 'while'"),
+    ({"name": None}, ValueError, "export_c: name | None"),
+    ({"readout": "scores"}, ValueError, "export_c: readout | (none) | 'scores'"),
+    ({"readout": np.zeros(20, np.float32)}, ValueError, "export_c: readout | flat | 20 weights | (20,)"),
+    ({"readout": np.zeros(21)}, TypeError, "export_c: readout | float32 | float64"),
+    ({"readout": np.zeros(21, np.float32), "activation": "sigmoid"}, TypeError, "export_c: activation | rnnkit.cells"),
+    ({"activation": Sigmoid()}, ValueError, "export_c: activation | None | Sigmoid"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "text"), REFUSED)
+def test_wrong_arguments_are_refused(arguments, error, text, tmp_path):
+    with raises(error, text):
+        network("gru").export_c(tmp_path / "new", **arguments)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(("kind", "text"), [(Arctangent(), "Arctangent | atan"), (Fifth(), "Fifth | 1 to 4")])
+def test_equations_without_equal_bits_in_c_are_refused(kind, text, tmp_path):
+    with raises(ValueError, f"export_c: cell {text}"):
+        network(kind).export_c(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_network_on_a_gpu_is_refused(standin, tmp_path):
+    import cupy
+
+    with raises(ValueError, "export_c: weights | numpy.ndarray"):
+        network("gru").to(cupy).export_c(tmp_path)
+
+
+def test_own_cell_of_a_user_is_exported(tmp_path):
+    assert_same_bits(network(Independent()), tmp_path, "-O1")
