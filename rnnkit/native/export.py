@@ -101,5 +101,5 @@ def _files(desc: RNNDescriptor, w: np.ndarray, name: str, readout: Readout | Non
         f"/* {desc!r}. Written by rnnkit {about['version']}: do not edit. {name}.h says how to compile and use it. */\n"
     )
     body = products.functions() + "\n" + "\n".join(texts) + network_functions(desc, name, names, initial, call)
-    source = start + head(name, real) + functions(real, body) + body
+    source = start + head(name, real, desc.hidden_size) + functions(real, body) + body
     return source, header(desc, name, about | {"outputs": outputs, "has_readout": readout is not None})

@@ -30,8 +30,8 @@ EQUIVALENT = {
     "ConfigStack.top_or_none(), "
     "tuple(args) -> tuple(args), ConfigStack.top_or_none(), in question = ConfigStack.top_or_none(), tuple(args)":
         "a key is told from others in any order",
-    "kernels/rnnkit_kernels/machine/rounding.py _round: constant: 0 -> (-1), in "
-    "target[words] = _bfloat16_pair(source[source.size - 1], source.dtype.type(0))":
+    "kernels/rnnkit_kernels/machine/rounding.py _pair: constant: 0 -> (-1), in "
+    "target[1 + source.size // 2] = _bfloat16_pair(source[source.size - 1], source.dtype.type(0))":
         "the number beside the last odd one meets a weight of 0",
     "kernels/rnnkit_kernels/machine/sync.py _pause.generate: statement left out: _emit_pause(builder) -> pass":
         "waiting takes more of the core that two threads may share",
