@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from rnnkit.cpu.layer import Layer, contiguous, prepare_packing
 from rnnkit.cpu.route import steps_at_once
 from rnnkit.cpu.scheduler import panel_grain_of, rows_for_grain, threads_of_step
 from rnnkit.descriptor.descriptor import RNNDescriptor
+from rnnkit_kernels.handles import SIZE, fill
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.bound import Bound
 from rnnkit_kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
@@ -115,6 +117,19 @@ class Stack:
         size = scratch_words(self._form, rows, self._deepest)
         scratch = take("scratch", (threads * size,), self._dtype)
         return packed_as(self._form, self.weights, scratch, size, row_numbers(rows))
+
+    def handles(self, count: int) -> np.ndarray:
+        """Return handles (count, SIZE) of the network for compiled code. The array keeps all alive that they need."""
+        words = (ctypes.c_int64 * (count * SIZE))()
+        found, words.keeps = np.frombuffer(words, np.int64).reshape(count, SIZE), []
+        layers, outputs, cells = self._sizes
+        sizes = self._desc.row_size, outputs, layers * outputs, layers * cells
+        for handle in found:
+            hy, cy = np.empty((2 * layers, outputs), self._dtype), np.empty((2 * layers, cells), self._dtype)
+            scratch = self._scratch(1, 1)
+            fill(handle, scratch.call, hy, cy, (scratch.gates, scratch.numbers), sizes)
+            words.keeps.append((self, hy, cy, scratch))
+        return found
 
     def scratches(self, rows: int, chunk: int) -> list[Scratch]:
         """Return the pool of idle scratches for so many rows."""

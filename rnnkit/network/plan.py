@@ -15,7 +15,7 @@ from rnnkit.common.arrays import Array, copy_of, library_of
 from rnnkit.common.numbers import MAX_SIZE
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.descriptor.states import concatenate_states, learned_states, split_states
-from rnnkit.errors import message, wrong_type
+from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.network.engine import backend, check_call
 from rnnkit.network.results import Infer
 from rnnkit.network.stream import Stream
@@ -171,6 +171,36 @@ class Plan(Generic[States]):
             y = with_rows(y[None], None if hx is None else hx[-1:], skipped)[0]
             hy, cy = with_rows(hy, hx, skipped), with_rows(cy, cx, skipped)
         return Infer(y, hy, split_states(desc, cy))
+
+    def compiled(self, count: int | None = None) -> np.ndarray:
+        """Return a handle with which compiled code runs steps of the network, see :mod:`rnnkit.compiled`.
+
+        Parameters
+        ----------
+        count : int, optional
+            Make so many, for as many threads: an array with one in each row.
+
+        Returns
+        -------
+        ndarray of int64
+            One handle, or (count, ...). It keeps the plan alive; a copy is not valid.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `count` is not a positive integer; or the network has two directions, and no steps.
+        BackendError
+            The plan is on a GPU.
+        """
+        check("compiled", self.desc, self._options, "plan.step", self._place)
+        if self._place is CUPY:
+            raise BackendError(message("compiled", "plan", "be on the CPU", "a plan on a GPU"))
+        if count is not None and (isinstance(count, bool) or not isinstance(count, (int, np.integer))):
+            raise wrong_type("compiled", "count", "None or an int", count)
+        if count is not None and count < 1:
+            raise ValueError(message("compiled", "count", "be at least 1", count))
+        found = self._network.handles(1 if count is None else count)
+        return found[0] if count is None else found
 
     def stream(self, num_streams: int) -> Stream:
         """Return a `Stream`, which stores the states of many sequences between calls.

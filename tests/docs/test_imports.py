@@ -27,6 +27,7 @@ DIRECTION = {
     "jax": {"network", "interop", "equations", "call", "descriptor", "kernels", "errors"},
     "torch": {"network", "equations", "call", "descriptor", "common", "kernels", "kernels.cells", "errors"},
     "distributed": {"call", "common", "kernels", "errors"},
+    "compiled": {"kernels", "errors"},
     "compression": {"common", "kernels", "errors"},
     "training": {"cpu", "call", "common", "kernels", "errors"},
     "__init__": {"network", "cell_check", "call", "common", "descriptor", "errors"},
