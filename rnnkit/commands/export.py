@@ -23,6 +23,7 @@ def add_options(parser: Parser) -> None:
         "--readout", metavar="ARRAY", help="array of the file with the weights of a dense layer after it"
     )
     parser.add_argument("--activation", choices=_ACTIVATIONS, help="of the readout's outputs")
+    parser.add_argument("--precision", choices=["int8"], help="quantize the weights")
     parser.add_argument("--check", action="store_true", help="compile the test with CC or cc, and run it")
     parser.set_defaults(run=export)
 
@@ -31,7 +32,9 @@ def export(args: argparse.Namespace) -> None:
     """Write the files, and print their names."""
     activation = None if args.activation is None else _ACTIVATIONS[args.activation]
     net = rnnkit.load(args.file)
-    for path in net.export_c(args.folder, args.name, readout=args.readout, activation=activation, check=args.check):
+    for path in net.export_c(
+        args.folder, args.name, readout=args.readout, activation=activation, precision=args.precision, check=args.check
+    ):
         print(path)
     if args.check:
         print("all bits are those of rnnkit")

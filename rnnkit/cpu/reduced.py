@@ -84,14 +84,9 @@ def _int8_panels(panels: np.ndarray, product: PackedProduct, form: Any) -> np.nd
     lanes, units = VECTOR_BYTES // _ONE, product.rows.size // product.gates
     scales, corrections = np.zeros((2, product.gates, padded(units, _ONE)), np.float32)
     corrections, packed = corrections.view(np.int32), []
-    factors = _factors(np.max([np.abs(group).max(axis=(0, 2)) for _, group in _groups(panels, product)], axis=0))
+    factors = factors_of(np.max([np.abs(group).max(axis=(0, 2)) for _, group in _groups(panels, product)], axis=0))
     for first, group in _groups(panels, product):
-        group = group / factors[:, None]
-        largest, one = np.abs(group).max(axis=1), np.float32(MAX_INT8)
-        scale = np.where(largest < MIN_MAGNITUDE, 0, np.where(np.isfinite(largest), largest / one, np.float32(np.nan)))
-        usual = scale > 0
-        inverse = np.divide(one, largest, out=np.zeros_like(largest), where=usual)
-        rounded = np.rint(np.where(usual[:, None], group, 0) * inverse[:, None]).astype(np.int8)
+        rounded, scale = rounded_columns(group / factors[:, None])
         packed.append(_in_words(rounded.view(np.uint8), form))
         gates = slice(first, first + scale.shape[1] // lanes)
         sums = -form.zero_point * rounded.sum(axis=1, dtype=np.int32)
@@ -105,7 +100,17 @@ def _int8_panels(panels: np.ndarray, product: PackedProduct, form: Any) -> np.nd
     return np.concatenate([_concatenated(packed), columns.reshape(-1), features])
 
 
-def _factors(magnitudes: np.ndarray) -> np.ndarray:
+def rounded_columns(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Round columns (..., depth, columns) to int8; returns these and the scale of each column."""
+    largest, one = np.abs(values).max(axis=-2), np.float32(MAX_INT8)
+    scale = np.where(largest < MIN_MAGNITUDE, 0, np.where(np.isfinite(largest), largest / one, np.float32(np.nan)))
+    usual = scale > 0
+    inverse = np.divide(one, largest, out=np.zeros_like(largest), where=usual)
+    kept = np.where(np.expand_dims(usual, -2), values, 0)
+    return np.rint(kept * np.expand_dims(inverse, -2)).astype(np.int8), scale
+
+
+def factors_of(magnitudes: np.ndarray) -> np.ndarray:
     """Return the powers of two nearest to the magnitudes of columns, relative to the largest.
 
     A feature of 10,000 with weights of 1e-4 then counts as much as one of 1. They are at most 1, so that nothing

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.cpu.layer import Layer
+from rnnkit.native.int8_products import Int8Products, Target
 from rnnkit.native.products import Part, Products, shifted
 from rnnkit.native.text import CText, literal, name_in_c
 from rnnkit_kernels.cells.declaration import MEAN_BLOCK, mean_blocks
@@ -29,17 +30,39 @@ class LayerText(NamedTuple):
 
 def array(name: str, values: np.ndarray) -> str:
     """Return a constant array."""
-    texts = [literal(value, values.dtype.type) for value in values] or ["0"]
-    lines = "".join(f"  {', '.join(texts[start : start + 8])},\n" for start in range(0, len(texts), 8))
-    return f"static const real {name}[{len(texts)}] RK_ALIGNED = {{\n{lines}}};\n"
+    is_int8, per_line = values.dtype == np.int8, 24 if values.dtype == np.int8 else 8
+    texts = [str(value) if is_int8 else literal(value, values.dtype.type) for value in values.tolist()] or ["0"]
+    lines = "".join(f"  {', '.join(texts[start : start + per_line])},\n" for start in range(0, len(texts), per_line))
+    return f"static const {'signed char' if is_int8 else 'real'} {name}[{len(texts)}] RK_ALIGNED = {{\n{lines}}};\n"
+
+
+def _merged(targets: list[Target]) -> list[Target]:
+    """Join neighbouring columns that start from the same array."""
+    found: list[Target] = []
+    for one in targets:
+        last = found[-1] if found else None
+        if last is not None and last.start.split(" ")[0] == one.start.split(" ")[0]:
+            found[-1] = last._replace(rows=range(last.rows.start, one.rows.stop))
+        else:
+            found.append(one)
+    return found
 
 
 class LayerWriter:
     """Writes a layer. In its function x is the input, h and s are the states, which it overwrites; `rk_side` the side
     inputs."""
 
-    def __init__(self, layer: Layer, weights: np.ndarray, bias: np.ndarray, products: Products, name: str) -> None:
+    def __init__(
+        self,
+        layer: Layer,
+        weights: np.ndarray,
+        bias: np.ndarray,
+        products: Products,
+        int8: Int8Products | None,
+        name: str,
+    ) -> None:
         self._layer, self._weights, self._products, self._name = layer, weights, products, name
+        self._int8 = int8  # its products, in place of `products`, if weights are int8
         self._cell, self._declaration, self._real = layer.cell, layer.cell.declaration, weights.dtype.type
         self._hidden, self._output = layer.sizes.hidden, layer.sizes.output
         self._bias = bias  # of the columns of the gates, summed, then the vectors
@@ -54,7 +77,11 @@ class LayerWriter:
         if self._is_projected:
             projection = Part(self._matrix(self._layer.products[-2]), "rk_units")
             body += [f"static const real rk_zeros[{self._output}] = {{0}};"]
-            body += self._products.lines("h", "rk_zeros", self._output, [projection], f"{self._name}_weights")
+            if self._int8 is None:
+                body += self._products.lines("h", "rk_zeros", self._output, [projection], f"{self._name}_weights")
+            else:
+                target = Target("h", "rk_zeros", range(self._output))
+                body += self._int8.lines(self._name, "rk_units", projection.matrix, [target])
         sizes = {"rk_gates": max(len(declaration.slots), 1) * size}
         sizes |= {"rk_h_prev": self._output} if "h" in self._stored else {}
         sizes |= {"rk_s_prev": len(declaration.states) * size} if self._stored - {"h"} else {}
@@ -68,7 +95,14 @@ class LayerWriter:
         arguments = ["const real *restrict x", *["const real *restrict rk_side"] * bool(declaration.inputs)]
         arguments += ["real *restrict h", *["real *restrict s"] * bool(declaration.states)]
         lines = "".join(f"  {line}\n" for line in (*head, *body))
-        arrays = array(f"{self._name}_bias", self._bias) + array(f"{self._name}_weights", self._products.taken())
+        arrays = array(f"{self._name}_bias", self._bias)
+        if self._int8 is None:
+            arrays += array(f"{self._name}_weights", self._products.taken())
+        else:
+            weights, numbers = self._int8.taken()
+            arrays += array(f"{self._name}_weights", weights) + array(f"{self._name}_numbers", numbers)
+            head += [f"signed char rk_q[{max(self._int8.deepest, 1)}];", "real rk_scale_of_q;"]
+            lines = "".join(f"  {line}\n" for line in (*head, *body))
         lines = lines.replace("rk_bias", f"{self._name}_bias")
         function = f"static void {self._name}({', '.join(arguments)}) {{\n{lines}}}\n"
         terms = max((sum(one in declaration.means for one in stage.writes) for stage in declaration.stages), default=0)
@@ -116,7 +150,10 @@ class LayerWriter:
 
     def _phase(self, number: int) -> list[str]:
         phase = self._declaration.phases[number]
-        lines = self._first_products() if number == 0 else self._products_of_states(number, {})
+        if self._int8 is not None:
+            lines = self._int8_products(number)
+        else:
+            lines = self._first_products() if number == 0 else self._products_of_states(number, {})
         for stage in phase.forward:
             lines += self._stage(number, stage)
         return lines
@@ -160,9 +197,7 @@ class LayerWriter:
                 start = target
             parts = []
             if run[0] in of_x and is_skip:
-                for slot in run:
-                    at = f"[{slot * size} + u]" if slot else "[u]"
-                    lines.append(f"for (int u = 0; u < {size}; u++) rk_gates{at} = rk_bias{at} + x[u];")
+                lines += self._skip(run)
                 start = target
             elif run[0] in of_x:
                 parts.append(Part(np.concatenate([of_x[slot].matrix for slot in run]), "x"))
@@ -178,6 +213,43 @@ class LayerWriter:
                     own[-1] = Part(own[-1].matrix, shifted(parts[-1].source, head * width))
                 where = shifted(target, head * width), shifted(start, head * width), count // heads
                 lines += self._products.lines(*where, own, f"{self._name}_weights")
+        return lines
+
+    def _int8_products(self, number: int) -> list[str]:
+        """Products of a phase, one after the other: what each multiplies is rounded anew."""
+        declaration, size, lines = self._declaration, self._hidden, []
+        for product, packed in zip(declaration.products, self._layer.products, strict=False):
+            if not product.slots or product not in (
+                [declaration.products[0]] * (number == 0) + [*declaration.phases[number].products]
+            ):
+                continue
+            if not packed.depth:
+                lines += self._skip(product.slots)
+                continue
+            matrix, width = self._matrix(packed), size // product.heads
+            source = "x" if product.source is None else self._place(product.source)
+            targets = []
+            for place, slot in enumerate(product.slots):
+                is_new = product.source is None or slot in product.apart
+                for head in range(product.heads):
+                    first, row = slot * size + head * width, place * size + head * width
+                    start = shifted("rk_bias" if is_new else "rk_gates", first)
+                    targets.append(Target(shifted("rk_gates", first), start, range(row, row + width)))
+            if product.heads == 1:
+                lines += self._int8.lines(self._name, source, matrix, _merged(targets))
+            for number_of, target in enumerate(targets if product.heads > 1 else ()):
+                rows = slice(target.rows.start, target.rows.stop)
+                own = target._replace(rows=range(width))
+                of_head = shifted(source, number_of % product.heads * width)
+                lines += self._int8.lines(self._name, of_head, matrix[rows], [own])
+        return lines
+
+    def _skip(self, slots: Any) -> list[str]:
+        """Add the input itself to these gates, without W."""
+        lines = []
+        for slot in slots:
+            at = f"[{slot * self._hidden} + u]" if slot else "[u]"
+            lines.append(f"for (int u = 0; u < {self._hidden}; u++) rk_gates{at} = rk_bias{at} + x[u];")
         return lines
 
     def _stage(self, number: int, stage: Any) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, Self
+from typing import Any, Generic, Literal, Self
 
 import numpy as np
 
@@ -370,6 +370,7 @@ class BaseNetwork(Generic[States]):
         *,
         readout: str | Any | None = None,
         activation: Any = None,
+        precision: Literal["int8"] | None = None,
         check: bool = False,
     ) -> tuple[Path, Path, Path]:
         """Write the network as C99 that computes the same bits as this engine, step by step.
@@ -386,6 +387,9 @@ class BaseNetwork(Generic[States]):
             :attr:`arrays`. The outputs are its K numbers then.
         activation : activation of :mod:`rnnkit.cells`, optional
             Applied to the readout, for example ``Sigmoid()``.
+        precision : {"int8"}, optional
+            Quantize the weights of a float32 network, as ``prepare(precision="int8")`` does: with the bits of that
+            plan, and a quarter of the bytes. The readout stays float32.
         check : bool
             Also compile ``name_test.c`` with the C compiler of this machine (``CC``, or ``cc``), and run it.
 
@@ -406,7 +410,7 @@ class BaseNetwork(Generic[States]):
         """
         from rnnkit.native.export import export_c
 
-        return export_c(self, folder, name, readout, activation, check)
+        return export_c(self, folder, name, readout, activation, precision, check)
 
     def save(self, path: str | PathLike[str], **arrays: Any) -> None:
         """Write the network and its extra arrays to a file that :func:`rnnkit.load` reads.

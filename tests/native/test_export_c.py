@@ -70,16 +70,35 @@ def assert_same_bits(net, folder, *options, compiler="cc", **arguments):
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("name", [*MODES, "layer-norm", *map(nightly, KINDS | OWN)])
-def test_cells_have_the_same_bits(name, tmp_path):
+OF_CELLS = [*((name, None) for name in (*MODES, "layer-norm")), ("lstm", "int8"), ("gru", "int8")]
+OF_CELLS += [nightly(name, None) for name in KINDS | OWN]
+OF_CELLS += [nightly(name, "int8") for name in ("layer-norm", *KINDS)]
+
+
+@pytest.mark.parametrize(("name", "precision"), OF_CELLS)
+def test_cells_have_the_same_bits(name, precision, tmp_path):
     kind = LayerNormLSTM() if name == "layer-norm" else name if name in MODES else (KINDS | OWN)[name]
     units = 20 if isinstance(kind, str) else whole_heads(kind, 20)
-    assert_same_bits(network(kind, units), tmp_path, "-O1")
+    assert_same_bits(network(kind, units), tmp_path, "-O1", precision=precision)
 
 
 @pytest.mark.parametrize(("mode", "options"), OPTIONS)
-def test_options_have_the_same_bits(mode, options, tmp_path):
-    assert_same_bits(network(mode, **options), tmp_path, "-O1")
+@pytest.mark.parametrize("precision", [None, nightly("int8")])
+def test_options_have_the_same_bits(mode, options, precision, tmp_path):
+    if precision and options.get("dtype") == "float64":
+        pytest.skip("quantizes float32 alone")
+    assert_same_bits(network(mode, **options), tmp_path, "-O1", precision=precision)
+
+
+def test_int8_takes_a_quarter_and_balances_features(tmp_path):
+    net = network("gru", 64, input_size=64)
+    net.views["weight_ih_l0"][:, 3] /= 1e4
+    sizes = []
+    for precision in (None, "int8"):
+        assert_same_bits(net, tmp_path, "-O1", precision=precision)
+        subprocess.run(["cc", "-std=c99", "-Os", "-c", tmp_path / "model.c", "-o", tmp_path / "model.o"], check=True)
+        sizes.append((tmp_path / "model.o").stat().st_size)
+    assert sizes[1] < 0.4 * sizes[0]
 
 
 @pytest.mark.parametrize("activation", [None, Sigmoid(), nightly(Softplus())])
@@ -234,7 +253,7 @@ def test_literals_round_to_the_number(real):
 def test_command_writes_and_checks(tmp_path, capsys):
     net, path = network("gru"), tmp_path / "net.npz"
     net.save(path, out=np.zeros(2 * 21, np.float32))
-    arguments = ["--name", "amp", "--readout", "out", "--activation", "sigmoid", "--check"]
+    arguments = ["--name", "amp", "--readout", "out", "--activation", "sigmoid", "--precision", "int8", "--check"]
     assert command_line.main(["export", str(path), str(tmp_path / "c"), *arguments]) == 0
     *files, last = capsys.readouterr().out.splitlines()
     assert files == [str(tmp_path / "c" / name) for name in ("amp.c", "amp.h", "amp_test.c")] and "bits" in last
@@ -260,6 +279,7 @@ class Fifth(NamedTuple):
 
 
 REFUSED = [
+    ({"precision": "bfloat16"}, ValueError, "export_c: precision | None | 'int8' | 'bfloat16'"),
     ({"name": "2nd"}, ValueError, "export_c: name | a name in C | '2nd'"),
     ({"name": "while"}, ValueError, "export_c: name | 'while'"),
     ({"name": None}, ValueError, "export_c: name | None"),
@@ -276,6 +296,11 @@ def test_wrong_arguments_are_refused(arguments, error, text, tmp_path):
     with raises(error, text):
         network("gru").export_c(tmp_path / "new", **arguments)
     assert not (tmp_path / "new").exists()
+
+
+def test_int8_of_float64_is_refused(tmp_path):
+    with raises(ValueError, "export_c: precision | float32 | float64"):
+        network("gru", dtype="float64").export_c(tmp_path, precision="int8")
 
 
 @pytest.mark.parametrize(("kind", "text"), [(Arctangent(), "Arctangent | atan"), (Fifth(), "Fifth | 1 to 4")])
