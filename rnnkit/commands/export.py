@@ -24,6 +24,9 @@ def add_options(parser: Parser) -> None:
     )
     parser.add_argument("--activation", choices=_ACTIVATIONS, help="of the readout's outputs")
     parser.add_argument("--precision", choices=["int8"], help="quantize the weights")
+    parser.add_argument(
+        "--weights", choices=["source", "binary"], default="source", help="in the source, or in NAME.bin"
+    )
     parser.add_argument("--check", action="store_true", help="compile the test with CC or cc, and run it")
     parser.set_defaults(run=export)
 
@@ -33,7 +36,13 @@ def export(args: argparse.Namespace) -> None:
     activation = None if args.activation is None else _ACTIVATIONS[args.activation]
     net = rnnkit.load(args.file)
     for path in net.export_c(
-        args.folder, args.name, readout=args.readout, activation=activation, precision=args.precision, check=args.check
+        args.folder,
+        args.name,
+        readout=args.readout,
+        activation=activation,
+        precision=args.precision,
+        weights=args.weights,
+        check=args.check,
     ):
         print(path)
     if args.check:

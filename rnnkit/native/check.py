@@ -22,7 +22,7 @@ def check(folder: Path, name: str) -> str:
     sources = [folder / f"{name}.c", folder / f"{name}_test.c"]
     with tempfile.TemporaryDirectory() as outside:
         program = Path(outside) / "test"
-        for command in ([compiler, *FLAGS, *sources, "-o", program, "-lm"], [program]):
+        for command in ([compiler, *FLAGS, *sources, "-o", program, "-lm"], [program, folder / f"{name}.bin"]):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 expected = "compile" if command[0] == compiler else "have the bits of rnnkit"

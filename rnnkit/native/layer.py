@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.cpu.layer import Layer
+from rnnkit.native.arrays import Arrays
 from rnnkit.native.int8_products import Int8Products, Target
 from rnnkit.native.products import Part, Products, shifted
 from rnnkit.native.text import CText, literal, name_in_c
@@ -26,14 +27,6 @@ class LayerText(NamedTuple):
     arrays: str
     function: str
     stack: int
-
-
-def array(name: str, values: np.ndarray) -> str:
-    """Return a constant array."""
-    is_int8, per_line = values.dtype == np.int8, 24 if values.dtype == np.int8 else 8
-    texts = [str(value) if is_int8 else literal(value, values.dtype.type) for value in values.tolist()] or ["0"]
-    lines = "".join(f"  {', '.join(texts[start : start + per_line])},\n" for start in range(0, len(texts), per_line))
-    return f"static const {'signed char' if is_int8 else 'real'} {name}[{len(texts)}] RK_ALIGNED = {{\n{lines}}};\n"
 
 
 def _merged(targets: list[Target]) -> list[Target]:
@@ -70,8 +63,8 @@ class LayerWriter:
         self._is_projected = bool(layer.products[-2].rows.size)
         self._stored = self._stored_before()
 
-    def text(self) -> LayerText:
-        """Write the layer."""
+    def text(self, arrays: Arrays) -> LayerText:
+        """Write the layer; its weights go to `arrays`."""
         declaration, size = self._declaration, self._hidden
         body = [line for number in range(len(declaration.phases)) for line in self._phase(number)]
         if self._is_projected:
@@ -95,19 +88,19 @@ class LayerWriter:
         arguments = ["const real *restrict x", *["const real *restrict rk_side"] * bool(declaration.inputs)]
         arguments += ["real *restrict h", *["real *restrict s"] * bool(declaration.states)]
         lines = "".join(f"  {line}\n" for line in (*head, *body))
-        arrays = array(f"{self._name}_bias", self._bias)
+        texts = arrays.text(f"{self._name}_bias", self._bias)
         if self._int8 is None:
-            arrays += array(f"{self._name}_weights", self._products.taken())
+            texts += arrays.text(f"{self._name}_weights", self._products.taken())
         else:
             weights, numbers = self._int8.taken()
-            arrays += array(f"{self._name}_weights", weights) + array(f"{self._name}_numbers", numbers)
+            texts += arrays.text(f"{self._name}_weights", weights) + arrays.text(f"{self._name}_numbers", numbers)
             head += [f"signed char rk_q[{max(self._int8.deepest, 1)}];", "real rk_scale_of_q;"]
             lines = "".join(f"  {line}\n" for line in (*head, *body))
         lines = lines.replace("rk_bias", f"{self._name}_bias")
-        function = f"static void {self._name}({', '.join(arguments)}) {{\n{lines}}}\n"
+        function = f"static void {self._name}({arrays.parameter}{', '.join(arguments)}) {{\n{lines}}}\n"
         terms = max((sum(one in declaration.means for one in stage.writes) for stage in declaration.stages), default=0)
         numbers = sum(sizes.values()) + terms * mean_blocks(size) * MEAN_BLOCK
-        return LayerText(arrays, function, numbers * self._bias.itemsize)
+        return LayerText(texts, function, numbers * self._bias.itemsize)
 
     def _stored_before(self) -> set[str]:
         """Return the states whose values before the step are still read after a stage has written the new ones: they

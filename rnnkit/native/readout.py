@@ -9,7 +9,7 @@ import numpy as np
 
 from rnnkit import training
 from rnnkit.errors import message, wrong_type
-from rnnkit.native.layer import array
+from rnnkit.native.arrays import Arrays
 from rnnkit.native.products import Part, Products
 from rnnkit.native.text import CText
 from rnnkit_kernels.cells.activations import Activation
@@ -34,16 +34,16 @@ class Readout:
         self.size, self.activation, self._width = given.size // (width + 1), activation, width
         self.weights = np.ascontiguousarray(given)
 
-    def text(self, products: Products) -> str:
-        """Return the arrays and the function."""
+    def text(self, products: Products, arrays: Arrays) -> str:
+        """Return the declarations of its weights, which go to `arrays`, and the function."""
         matrix, bias = np.split(self.weights, [self.size * self._width])
         part = Part(matrix.reshape(self.size, -1), "hidden")
         lines = products.lines("y", "rk_readout_bias", self.size, [part], "rk_readout_weights")
         if self.activation is not None:
             lines += self._activate()
-        arrays = array("rk_readout_bias", bias) + array("rk_readout_weights", products.taken())
+        texts = arrays.text("rk_readout_bias", bias) + arrays.text("rk_readout_weights", products.taken())
         body = "".join(f"  {line}\n" for line in lines)
-        return f"{arrays}\nstatic void rk_readout(const real *hidden, real *y) {{\n{body}}}\n"
+        return f"{texts}\nstatic void rk_readout({arrays.parameter}const real *hidden, real *y) {{\n{body}}}\n"
 
     def outputs(self, hidden: np.ndarray) -> np.ndarray:
         """Return the outputs of rows (..., width), as the engine computes them."""

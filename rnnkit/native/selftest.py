@@ -15,7 +15,7 @@ _STEPS = 20
 _PROGRAM = """\
 /* Runs {name}.c on some inputs, and compares every bit of the outputs with what rnnkit computed.
 
-    cc -std=c99 -O3 -march=native -ffp-contract=off {name}.c {name}_test.c -lm && ./a.out */
+    cc -std=c99 -O3 -march=native -ffp-contract=off {name}.c {name}_test.c -lm && ./a.out{of_file} */
 #include "{name}.h"
 #include <stdint.h>
 #include <stdio.h>
@@ -53,24 +53,41 @@ static int differences(const char *how) {{
   return count;
 }}
 
-int main(void) {{
+{weights}int main(int count_of_arguments, char **arguments) {{
   int count = 0;
-  for (int i = 0; i < STEPS * {upper}_INPUT; i++) x[i] = number(inputs[i]);
-  {name}_init(&state);
+  (void)count_of_arguments, (void)arguments;
+{read}  for (int i = 0; i < STEPS * {upper}_INPUT; i++) x[i] = number(inputs[i]);
+  {init};
   {name}_run(&state, x, STEPS, y, work);
   count += differences("{name}_run");
 {steps_alone}  if (!count) printf("{name}: all %d outputs have the bits of rnnkit\\n", STEPS * {upper}_OUTPUT);
   return count > 0;
 }}
 """
+_WEIGHTS = """\
+static union {{ unsigned char bytes[{upper}_WEIGHTS]; double aligned; }} weights;
+
+"""
+_READ = """\
+  FILE *const file = fopen(count_of_arguments > 1 ? arguments[1] : "{name}.bin", "rb");
+  if (!file || fread(weights.bytes, 1, {upper}_WEIGHTS, file) != {upper}_WEIGHTS) {{
+    printf("{name}.bin cannot be read\\n");
+    return 1;
+  }}
+  fclose(file);
+  if ({init}) {{
+    printf("{name}.bin is of another network\\n");
+    return 1;
+  }}
+"""
 _ALONE = """\
-  {name}_init(&state);
+  {init};
   for (int t = 0; t < STEPS; t++) {name}_step(&state, x + t * {upper}_INPUT, y + t * {upper}_OUTPUT);
   count += differences("{name}_step");
 """
 
 
-def test_program(desc: RNNDescriptor, infer: Callable[..., Any], name: str, readout: Any) -> str:
+def test_program(desc: RNNDescriptor, infer: Callable[..., Any], name: str, readout: Any, in_file: bool) -> str:
     """Return the text of the program; `infer` runs the network."""
     real, width = desc.np_dtype.type, desc.num_directions * desc.output_size
     steps = max(3, min(_STEPS, _NUMBERS // max(desc.row_size, width)))
@@ -80,10 +97,13 @@ def test_program(desc: RNNDescriptor, infer: Callable[..., Any], name: str, read
     y = infer(features, inputs=side).y
     expected = y if readout is None else readout.outputs(y)
     upper, is_float = name.upper(), real is np.float32
+    init = f"{name}_init(&state, weights.bytes)" if in_file else f"{name}_init(&state)"
+    names = {"name": name, "upper": upper, "init": init}
     return _PROGRAM.format(
-        name=name, upper=upper, steps=steps, real="float" if is_float else "double",
+        **names, of_file=f" {name}.bin" if in_file else "", steps=steps, real="float" if is_float else "double",
         word="uint32_t" if is_float else "uint64_t", inputs=_words(x), expected=_words(expected),
-        steps_alone="" if desc.num_directions == 2 else _ALONE.format(name=name, upper=upper),
+        weights=_WEIGHTS.format(**names) if in_file else "", read=_READ.format(**names) if in_file else "",
+        steps_alone="" if desc.num_directions == 2 else _ALONE.format(**names),
     )  # fmt: skip
 
 

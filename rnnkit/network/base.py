@@ -371,8 +371,9 @@ class BaseNetwork(Generic[States]):
         readout: str | Any | None = None,
         activation: Any = None,
         precision: Literal["int8"] | None = None,
+        weights: Literal["source", "binary"] = "source",
         check: bool = False,
-    ) -> tuple[Path, Path, Path]:
+    ) -> tuple[Path, ...]:
         """Write the network as C99 that computes the same bits as this engine, step by step.
 
         Parameters
@@ -390,13 +391,16 @@ class BaseNetwork(Generic[States]):
         precision : {"int8"}, optional
             Quantize the weights of a float32 network, as ``prepare(precision="int8")`` does: with the bits of that
             plan, and a quarter of the bytes. The readout stays float32.
+        weights : {"source", "binary"}
+            Where they are: constant arrays of the source, about 15 bytes of text for each, or the file ``name.bin``,
+            which the program reads or maps.
         check : bool
             Also compile ``name_test.c`` with the C compiler of this machine (``CC``, or ``cc``), and run it.
 
         Returns
         -------
         tuple of Path
-            The three files.
+            The files.
 
         Raises
         ------
@@ -408,9 +412,9 @@ class BaseNetwork(Generic[States]):
         RuntimeError
             With `check`: there is no compiler, the files do not compile, or a bit differs.
         """
-        from rnnkit.native.export import export_c
+        from rnnkit.native.export import Options, export_c
 
-        return export_c(self, folder, name, readout, activation, precision, check)
+        return export_c(self, folder, Options(name, readout, activation, precision, weights), check)
 
     def save(self, path: str | PathLike[str], **arrays: Any) -> None:
         """Write the network and its extra arrays to a file that :func:`rnnkit.load` reads.

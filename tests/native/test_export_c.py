@@ -66,7 +66,8 @@ def compiled(folder, *options, compiler="cc", sources=("model.c", "model_test.c"
 def assert_same_bits(net, folder, *options, compiler="cc", **arguments):
     """The test that comes with the files passes."""
     net.export_c(folder, **arguments)
-    done = subprocess.run([compiled(folder, *options, compiler=compiler)], capture_output=True, text=True, check=False)
+    command = [compiled(folder, *options, compiler=compiler), folder / "model.bin"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
@@ -88,6 +89,38 @@ def test_options_have_the_same_bits(mode, options, precision, tmp_path):
     if precision and options.get("dtype") == "float64":
         pytest.skip("quantizes float32 alone")
     assert_same_bits(network(mode, **options), tmp_path, "-O1", precision=precision)
+
+
+IN_FILE = [
+    ("lstm", {"num_layers": 2}, None), nightly("lstm", {"proj_size": 3}, "int8"),
+    nightly("gru", {"bidirectional": True, "learned_initial_state": True}, "int8"),
+    nightly("gru", {"bidirectional": True, "learned_initial_state": True, "dtype": "float64"}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "options", "precision"), IN_FILE)
+def test_weights_in_a_file_have_the_same_bits(mode, options, precision, tmp_path):
+    net = network(mode, **options)
+    assert_same_bits(net, tmp_path, "-O1", precision=precision, weights="binary")
+    width = net.desc.num_directions * net.desc.output_size
+    readout = np.random.default_rng(0).standard_normal(3 * (width + 1)).astype(net.desc.dtype)
+    arguments = {"precision": precision, "weights": "binary", "readout": readout, "activation": Sigmoid()}
+    assert_same_bits(net, tmp_path, "-O1", **arguments)
+
+
+def test_file_of_another_network_is_refused(tmp_path):
+    net = network("gru")
+    *_, path = net.export_c(tmp_path, weights="binary", check=True)
+    assert path.name == "model.bin" and 4 * net.weights.size < path.stat().st_size < 4 * net.weights.size + 1000
+    data = path.read_bytes()
+    net.weights[3] += 1
+    net.export_c(tmp_path, weights="binary", check=True)
+    path.write_bytes(data)
+    with raises(RuntimeError, "export_c: model.c | model.bin is of another network"):
+        check.check(tmp_path, "model")
+    path.write_bytes(data[:-1])
+    with raises(RuntimeError, "export_c: model.c | model.bin cannot be read"):
+        check.check(tmp_path, "model")
 
 
 def test_int8_takes_a_quarter_and_balances_features(tmp_path):
@@ -279,6 +312,7 @@ class Fifth(NamedTuple):
 
 
 REFUSED = [
+    ({"weights": "file"}, ValueError, "export_c: weights | 'source' | 'binary' | 'file'"),
     ({"precision": "bfloat16"}, ValueError, "export_c: precision | None | 'int8' | 'bfloat16'"),
     ({"name": "2nd"}, ValueError, "export_c: name | a name in C | '2nd'"),
     ({"name": "while"}, ValueError, "export_c: name | 'while'"),
@@ -313,7 +347,7 @@ def test_equations_without_equal_bits_in_c_are_refused(kind, text, tmp_path):
 def test_network_on_a_gpu_is_refused(standin, tmp_path):
     import cupy
 
-    with raises(ValueError, "export_c: weights | numpy.ndarray"):
+    with raises(ValueError, "export_c: net.weights | numpy.ndarray"):
         network("gru").to(cupy).export_c(tmp_path)
 
 
