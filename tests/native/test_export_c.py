@@ -111,7 +111,7 @@ def test_weights_in_a_file_have_the_same_bits(mode, options, precision, tmp_path
 def test_file_of_another_network_is_refused(tmp_path):
     net = network("gru")
     *_, path = net.export_c(tmp_path, weights="binary", check=True)
-    assert path.name == "model.bin" and 4 * net.weights.size < path.stat().st_size < 4 * net.weights.size + 1000
+    assert path.name == "model.bin" and abs(path.stat().st_size - 4 * net.weights.size) < 1000
     data = path.read_bytes()
     net.weights[3] += 1
     net.export_c(tmp_path, weights="binary", check=True)
