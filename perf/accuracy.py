@@ -80,7 +80,10 @@ def held_out_bits(model: textmodel.TextModel, text: bytes) -> Iterator[tuple[str
     before = parts.training + parts.validation
     for precision in PRECISIONS:
         plan = rnnkit.prepare(model.desc, model.parameters.network, precision=precision)
-        for engine, network in (("rnnkit", plan), ("torch", TorchNetwork(model, precision))):
+        networks = {"rnnkit": plan}
+        if precision != "bfloat16-native":  # PyTorch runs what it runs as bfloat16
+            networks["torch"] = TorchNetwork(model, precision)
+        for engine, network in networks.items():
             bits = scoring.bits_per_byte(model, parts.held_out, before, network=network)
             yield f"{precision or 'float32'} {engine}", bits
 

@@ -64,7 +64,15 @@ def measure(case: Network, seconds: float) -> Row:
     """Time a case."""
     import numba
 
+    before = numba.get_num_threads()
     numba.set_num_threads(1)
+    try:
+        return _row(case, seconds)
+    finally:
+        numba.set_num_threads(before)
+
+
+def _row(case: Network, seconds: float) -> Row:
     net = rnnkit.Network(case.mode, 1, case.hidden_size, seed=0)
     plan, x = net.prepare(), np.random.default_rng(0).standard_normal((_STEPS, 1)).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:

@@ -99,9 +99,11 @@ def test_accuracy_of_plans_and_competitors(monkeypatch, modes):
     found = dict(accuracy.errors([16], [1, 30]))
     assert {name.split()[0] for name in found} == set(modes)
     for name, (first, last) in found.items():
-        low, high = {"float32": (1e-8, 1e-6), "bfloat16": (5e-4, 1e-2), "int8": (1e-3, 6e-2)}[name.split()[2]]
-        assert low < first < high and low < last < high
-    assert "lstm 16 int8 rnnkit" in found
+        is_exact = "feature" not in name or "rnnkit" in name  # int8 of others loses the small features
+        form = name.split()[2].removesuffix("-native")
+        low, high = {"float32": (1e-8, 1e-6), "bfloat16": (5e-4, 1e-2), "int8": (1e-3, 6e-2)}[form]
+        assert not is_exact or (low < first < high and low < last < high)
+    assert {"lstm 16 int8 rnnkit", "lstm 16 int8 rnnkit, a feature of 10000"} <= found.keys() or "lstm" not in modes
 
 
 def test_accuracy_of_a_language_model(tmp_path, capsys):
@@ -113,8 +115,8 @@ def test_accuracy_of_a_language_model(tmp_path, capsys):
     accuracy.main(["--units", "8", "--steps", "2", *files])
     lines = capsys.readouterr().out.splitlines()
     bits = {line[:32].strip(): float(line[32:]) for line in lines[lines.index("bits per byte") + 1 :]}
-    forms, engines = ("float32", "bfloat16", "int8"), ("rnnkit", "torch")
-    assert bits.keys() == {f"{form} {engine}" for form in forms for engine in engines}
+    forms, engines = ("float32", *reduced_suite.PRECISIONS), ("rnnkit", "torch")
+    assert bits.keys() == {f"{form} {engine}" for form in forms for engine in engines} - {"bfloat16-native torch"}
     assert max(bits.values()) - min(bits.values()) < 0.02
     assert bits["float32 rnnkit"] == pytest.approx(bits["float32 torch"], abs=2e-4)
 
