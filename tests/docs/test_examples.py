@@ -50,6 +50,11 @@ def assert_own_cell(printed):
     assert refined < 0.01 < 0.15 < lstm
 
 
+def assert_amplifier(printed):
+    assert numbers_after(printed, "error on another sound:")[0] < 0.2
+    assert "it plays what the network computes: True" in printed
+
+
 def assert_streaming_forecast(printed):
     [early, *_], [late, last, line] = numbers_after(printed, "2 to  4"), numbers_after(printed, "50 to 99")
     assert late < 0.7 * early and late < 0.6 * min(last, line)
