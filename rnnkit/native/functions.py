@@ -26,15 +26,19 @@ _HEAD = """\
 #pragma GCC optimize("fp-contract=off", "no-trapping-math", "no-math-errno")
 #endif
 {narrow}#include "{name}.h"
-#include <math.h>
 #include <stdint.h>
 
 typedef {real} real;
-#if defined(__GNUC__) /* inlined in freestanding code, too */
+#if defined(__GNUC__) /* inlined, and there without a library */
 #define RK_MATH(name) __builtin_##name
+#define RK_INFINITY __builtin_inff()
+#define RK_NAN __builtin_nanf("")
 #define RK_ALIGNED __attribute__((aligned(64)))
 #else
+#include <math.h>
 #define RK_MATH(name) name
+#define RK_INFINITY INFINITY
+#define RK_NAN NAN
 #define RK_ALIGNED
 #endif
 #if defined(__clang__) /* keeps sums in registers */

@@ -45,7 +45,7 @@ class Int8Products:
         factors = factors_of(np.abs(matrix).max(axis=0))
         rounded, scales = rounded_columns(np.ascontiguousarray((matrix / factors).T))
         numbers, weights = f"{name}_numbers", f"{name}_weights"
-        of_factors = "NULL"
+        of_factors = "0"
         if (factors != 1).any():
             of_factors = shifted(numbers, sum(one.size for one in self._numbers))
             self._numbers.append(factors)
@@ -91,7 +91,7 @@ static inline real rk_quantize(signed char *q, const real *x, const real *factor
     const real value = (factors ? x[k] * factors[k] : x[k]) * inverse;
     q[k] = (signed char)(rk_bits(value + {magic}) & 255u);
   }}
-  return is_small ? 0.0f : is_nan || largest > 3.4028235e38f ? (real)NAN : largest / {most};
+  return is_small ? 0.0f : is_nan || largest > 3.4028235e38f ? (real)RK_NAN : largest / {most};
 }}
 """
 _COLUMNS = """\

@@ -35,7 +35,7 @@ def literal(value: Any, real: Any) -> str:
     """Return a number of a dtype as C: the shortest decimal that rounds to it."""
     value = real(value)
     if not np.isfinite(value):
-        return "NAN" if np.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
+        return "RK_NAN" if np.isnan(value) else "RK_INFINITY" if value > 0 else "-RK_INFINITY"
     text = np.format_float_scientific(value, unique=True, trim="-").replace("e+0", "e").replace("e-0", "e-")
     text = text.removesuffix("e0")
     return text + ("" if "e" in text or "." in text else ".0") + ("f" if real is np.float32 else "")

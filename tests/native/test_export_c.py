@@ -156,6 +156,55 @@ def test_compilers_and_flags_change_no_bit(mode, build, tmp_path):
     assert_same_bits(network(mode, 33), tmp_path, *options, compiler=compiler)
 
 
+EMULATED = {"aarch64-linux-gnu-gcc": "qemu-aarch64-static", "riscv64-linux-gnu-gcc": "qemu-riscv64-static"}
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("precision", [None, "int8"])
+@pytest.mark.parametrize("mode", ["gru", CoRNN(), LayerNormLSTM()])
+@pytest.mark.parametrize("compiler", EMULATED)
+def test_other_cpus_have_the_same_bits(compiler, mode, precision, tmp_path):
+    if shutil.which(compiler) is None or shutil.which(EMULATED[compiler]) is None:
+        pytest.skip(f"needs {compiler} and {EMULATED[compiler]}")
+    network(mode, 33).export_c(tmp_path, precision=precision)
+    program = compiled(tmp_path, "-O3", "-static", compiler=compiler)
+    done = subprocess.run([EMULATED[compiler], program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+RUN = """
+const fs = require("fs"), [, , wasm, x, steps, outputs] = process.argv;
+WebAssembly.instantiate(fs.readFileSync(wasm)).then(({instance: {exports}}) => {
+  const memory = new Uint8Array(exports.memory.buffer), input = fs.readFileSync(x), start = exports.__heap_base.value;
+  const y = start + 4096, at = y + 4 * steps * outputs;
+  memory.set(input, at);
+  exports.model_init(start);
+  exports.model_run(start, at, Number(steps), y, 0);
+  process.stdout.write(memory.slice(y, at));
+});
+"""
+
+
+@pytest.mark.weekly
+@pytest.mark.skipif(shutil.which("clang") is None or shutil.which("wasm-ld") is None, reason="needs clang and lld")
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+@pytest.mark.parametrize("precision", [None, "int8"])
+@pytest.mark.parametrize("mode", ["lstm", "gru", CoRNN(), LayerNormLSTM()])
+def test_web_assembly_has_the_same_bits(mode, precision, tmp_path):
+    net = network(mode, 33)
+    net.export_c(tmp_path, precision=precision)
+    flags = "-O2", "-msimd128", "-ffp-contract=off", "-DRK_SOFT_FMA", "-ffreestanding", "-nostdlib"
+    link = "-Wl,--no-entry", "-Wl,--export-all"
+    command = ["clang", "--target=wasm32", *flags, *link, "model.c", "-o", "model.wasm"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    x = np.random.default_rng(0).standard_normal((30, 7)).astype(np.float32)
+    (tmp_path / "x").write_bytes(x.tobytes())
+    (tmp_path / "run.js").write_text(RUN)
+    found = subprocess.check_output(["node", "run.js", "model.wasm", "x", "30", "33"], cwd=tmp_path)
+    expected = net.prepare(precision=precision).infer(x[:, None]).y[:, 0]
+    np.testing.assert_array_equal(np.frombuffer(found, np.float32).reshape(30, 33), expected)
+
+
 class Library:
     """A network in C, called from here."""
 
@@ -280,7 +329,7 @@ def test_literals_round_to_the_number(real):
     numbers = np.ldexp(rng.uniform(-2, 2, 500), rng.integers(-140, 120, 500)).astype(real)
     for number in (*numbers, real(0), real(1), real(-3), real(1e30)):
         assert real(literal(number, real).removesuffix("f")) == number
-    assert literal(real("inf"), real) == "INFINITY" and literal(real("nan"), real) == "NAN"
+    assert literal(real("inf"), real) == "RK_INFINITY" and literal(real("nan"), real) == "RK_NAN"
 
 
 def test_command_writes_and_checks(tmp_path, capsys):
