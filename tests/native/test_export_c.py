@@ -16,7 +16,7 @@ from own_cells import Independent
 import rnnkit
 from rnnkit.cells import CoRNN, Gate, LayerNormLSTM, Sigmoid, Softplus, cell, derivative, fma, forward, sigmoid, tanh
 from rnnkit.commands import command_line
-from rnnkit.native import check
+from rnnkit.native import check, functions
 from rnnkit.native.text import literal
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -154,6 +154,36 @@ def test_compilers_and_flags_change_no_bit(mode, build, tmp_path):
     if shutil.which(compiler) is None:
         pytest.skip(f"needs {compiler}")
     assert_same_bits(network(mode, 33), tmp_path, *options, compiler=compiler)
+
+
+SOFT_FMA = """
+#include <stdio.h>
+#include <stdlib.h>
+static uint64_t state = 1;
+static uint32_t draw(void) { state ^= state << 13, state ^= state >> 7, state ^= state << 17; return state >> 32; }
+static float number(uint32_t n) { union { uint32_t n; float x; } both; both.n = n; return both.x; }
+static uint32_t bits(float x) { union { float x; uint32_t n; } both; both.x = x; return both.n; }
+int main(int count, char **arguments) {
+  long wrong = 0, number_of = count > 1 ? atol(arguments[1]) : 0;
+  for (long i = 0; i < number_of; i++) {
+    const float a = number(draw()), b = number(draw()), p = a * b;
+    const uint32_t near = bits(p) + (draw() & 0x3ffffffu) - 0x2000000u; /* mostly of about the size of the product */
+    const float c = number(i & 3 ? near ^ (draw() & 0x80000000u) : draw());
+    const float found = rk_soft_fma(a, b, c), wanted = fmaf(a, b, c);
+    wrong += bits(found) != bits(wanted) && !(found != found && wanted != wanted);
+  }
+  printf("%ld\\n", wrong);
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("count", [10**6, weekly(2 * 10**7)])
+def test_emulated_fma_is_exact(count, tmp_path):
+    (tmp_path / "model.h").write_text("#include <math.h>\n")
+    (tmp_path / "model.c").write_text(functions.head("model", np.float32, 32) + SOFT_FMA)
+    program = compiled(tmp_path, "-O2", "-DRK_SOFT_FMA", sources=["model.c"])
+    assert subprocess.check_output([program, str(count)], text=True) == "0\n"
 
 
 EMULATED = {"aarch64-linux-gnu-gcc": "qemu-aarch64-static", "riscv64-linux-gnu-gcc": "qemu-riscv64-static"}
