@@ -166,9 +166,14 @@ static uint32_t bits(float x) { union { float x; uint32_t n; } both; both.x = x;
 int main(int count, char **arguments) {
   long wrong = 0, number_of = count > 1 ? atol(arguments[1]) : 0;
   for (long i = 0; i < number_of; i++) {
-    const float a = number(draw()), b = number(draw()), p = a * b;
-    const uint32_t near = bits(p) + (draw() & 0x3ffffffu) - 0x2000000u; /* mostly of about the size of the product */
-    const float c = number(i & 3 ? near ^ (draw() & 0x80000000u) : draw());
+    float a = number(draw()), b = number(draw()), c = number(draw());
+    if (i & 1) { /* of about the size of the product */
+      c = number((bits(a * b) + (draw() & 0x3ffffffu) - 0x2000000u) ^ (draw() & 0x80000000u));
+    } else if (i & 2) { /* a product of nearly half of the last place of c: the sum in double is a tie */
+      const float part = ldexpf(1.0f, -13 - (int)(draw() % 11));
+      c = number((draw() & 0xbfffffffu) | 0x20000000u);
+      a = ldexpf(1.0f + part, ilogbf(c) - 24), b = draw() & 1 ? 1.0f - part : part - 1.0f;
+    }
     const float found = rk_soft_fma(a, b, c), wanted = fmaf(a, b, c);
     wrong += bits(found) != bits(wanted) && !(found != found && wanted != wanted);
   }
