@@ -15,11 +15,13 @@ The contract of every kernel:
   (`partition`), synchronise at `sync.barrier`, and all synchronise once more at the end.
 - Arguments that stay the same from call to call may come as one, `bound` (`thread_pool.bound`); `bound.values_of`
   unpacks it.
-- Results are deterministic: they do not depend on how the work is split. Every element of a product is one chain of
-  fused multiply-adds, k ascending, in every shape of tile (`machine.tile`), and no loop is compiled with fastmath.
+- Results are deterministic: they do not depend on how the work is split. In full precision every element of a product
+  is one chain of fused multiply-adds, k ascending, in every shape of tile (`machine.tile`), and no loop is compiled
+  with fastmath.
 
 Where to find what: `cells` has the mathematics, `machine` the runtime of the kernels. Between them, `operands` names
-what a pass reads and writes, `stages` runs a cell's equations over rows of numbers, `phases` compiles a cell's list of
-phases, `products` packs its weights, `loop` is the time loop, `stack` runs steps of all layers, `loop_gradient` and
-`weight_gradient` are the backward pass, `rows` lists packed rows, `dropout` runs between layers.
+what a pass reads and writes, `stages` runs a cell's equations over rows of numbers (`stage_compiler` compiles them),
+`phases` compiles a cell's list of phases, `products` packs its weights, `loop` is the time loop, `stack` runs steps of
+all layers, `loop_gradient` and `weight_gradient` are the backward pass, `rows` lists packed rows, `dropout` runs
+between layers, `handles` lets a user's compiled code run steps.
 """
