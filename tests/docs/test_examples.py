@@ -11,7 +11,7 @@ from repository import ROOT
 PAGE = (ROOT / "docs" / "examples.md").read_text()
 PROGRAMS = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
 NEEDS = {name: ["torch"] for name in ("accelerate_pytorch", "gradient_penalty", "meta_learning")}
-NEEDS["recurrent_ppo"] = ["jax", "optax"]
+NEEDS |= {"recurrent_ppo": ["jax", "optax"], "amplifier": ["cc"]}
 MOST_LINES = {"gru_in_numpy": 150, "recurrent_ppo": 82}  # of the others 67
 NUMBER = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
 TIME = rf" *(?:{NUMBER}|\.\.\.) *(?:ms|us|s|x|threads)\b"  # the machine's own: left out on the page

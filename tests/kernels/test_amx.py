@@ -3,7 +3,6 @@
 import ctypes
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compiled import for_python
+from installed import needs_installed
 from llvmlite import binding, ir
 
 from rnnkit_kernels.machine import amx
@@ -78,8 +78,7 @@ def script(tmp_path):
 @pytest.fixture
 def emulated(tmp_path):
     """The start of a command that runs a script on emulated tile registers, and the file that counts their products."""
-    if shutil.which("cc") is None:
-        pytest.skip("needs a C compiler")
+    needs_installed("cc")
     library, counts = tmp_path / "amx.so", tmp_path / "counts"
     options = "-O2", "-shared", "-fPIC", "-ffp-contract=off", "-mfma"
     subprocess.run(["cc", *options, "-o", library, SUPPORT / "emulated_amx.c", "-lm"], check=True)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from combinations import nightly, weekly
+from installed import needs_installed
 from messages import raises
 from other_cells import KINDS, OWN, whole_heads
 from own_cells import Independent
@@ -19,7 +20,12 @@ from rnnkit.commands import command_line
 from rnnkit.native import check, functions
 from rnnkit.native.text import literal
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+@pytest.fixture(autouse=True)
+def _compiler():
+    needs_installed("cc")
+
+
 WARNINGS = "-Wall", "-Wextra", "-Wpedantic", "-Werror"
 MODES = "lstm", "gru", "rnn_tanh", "rnn_relu"
 CELLS = dict.fromkeys(MODES) | KINDS | {name: kind for name, kind in OWN.items()}

@@ -12,6 +12,7 @@ NEEDS = {  # a page whose code needs more than NumPy
     "tutorials/classifier": ["matplotlib"],
     "tutorials/streaming": ["matplotlib"],
     "how-to/episodes": ["torch"],
+    "how-to/export-c": ["cc"],
     "how-to/initial-states": ["torch"],
     "how-to/keras": ["torch", "keras"],
     "tutorials/keras": ["torch", "keras"],
