@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from combinations import nightly
+from installed import needs_installed
 from messages import one_line_says
 
 from perf import (
@@ -77,6 +78,7 @@ def run(suite, *options):
     ],
 )
 def test_cases_are_timed(suite, cases, monkeypatch, capsys):
+    needs_installed(*["cc"] * (suite == "native"))
     monkeypatch.setattr(SUITES[suite], "CASES", tuple(cases.values()))
     monkeypatch.setattr(subnormal_suite, "_WEIGHTS", 100)
     assert run(suite, "--cases", "*-h16*,adam,mom*") == 0

@@ -4,6 +4,7 @@ Products: `registers` describes the vector registers, `tile` emits the micro-ker
 calls it; `matrix` addresses rows, `transpose` and `gemm` pack and multiply. Quantized weights: `formats`, `rounding`,
 `bfloat16_tile`, and `amx`, `amx_tile` and `amx_product` for the tile registers of x86 CPUs. `activations` has exp,
 logistic and tanh.
-Threads: `thread_pool` runs them, `sync` synchronises them, `partition` splits the work, `forks` resets them in a forked child.
+Threads: `thread_pool` runs them, `sync` synchronises them, `partition` splits the work, `forks` resets them in a forked
+child.
 Compiler: `jit` has the decorators, `arguments` the types of arguments, `cache` keeps machine code between processes.
 """
