@@ -1,4 +1,5 @@
-"""Time a step of a network in C beside a step of a plan, a whole sequence of a plan, and a step of ONNX Runtime.
+"""Time a step of a network in C and in a compiled loop, beside a step of a plan, a whole sequence of a plan, and a step
+of ONNX Runtime.
 
 One sequence, one thread. The C file runs a thousand steps in a call. All run in one process in turn, in many short
 windows; the minimum of each counts. Outputs of the C file are compared with the plan's, every bit.
@@ -10,6 +11,7 @@ import ctypes
 import subprocess
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,13 +46,14 @@ class Row(NamedTuple):
 
     case: Network
     c: float
+    compiled: float
     sequence: float
     step: float
     onnxruntime: float
 
     def __str__(self) -> str:
-        names = ("C file", self.c), ("plan.infer", self.sequence), ("plan.step", self.step)
-        times = [f"{name} {seconds * 1e9:9.0f}" for name, seconds in (*names, ("ONNX Runtime", self.onnxruntime))]
+        names = "C file", "compiled.step", "plan.infer", "plan.step", "ONNX Runtime"
+        times = [f"{name} {seconds * 1e9:9.0f}" for name, seconds in zip(names, self[1:], strict=True)]
         return f"{self.case.name:14} {'  '.join(times)} ns a step"
 
 
@@ -80,12 +83,13 @@ def _row(case: Network, seconds: float) -> Row:
         sequence_in_c()
         if not np.array_equal(y, plan.infer(x[:, None]).y[:, 0]):
             raise RuntimeError(f"{case.name}: outputs of the C file differ from the plan's")
-        calls = [sequence_in_c, lambda: plan.infer(x[:, None]), _step(plan, x)]
+        calls = [sequence_in_c, _compiled_steps(plan, x), lambda: plan.infer(x[:, None]), _step(plan, x)]
         single = cases.Case("native", net.desc, 1, 1)
         if baselines.refusal("onnxruntime", single, "step") is None:
             calls.append(baselines.prepare("onnxruntime", single, "step", threads=1).run)
         found = least_seconds(calls, seconds)
-    return Row(case, found[0] / _STEPS, found[1] / _STEPS, found[2], found[3] if len(found) > 3 else float("nan"))
+    *sequences, step = found[:4]
+    return Row(case, *(one / _STEPS for one in sequences), step, found[4] if len(found) > 4 else float("nan"))
 
 
 def compiled(net: Any, folder: Path, x: np.ndarray) -> tuple[Callable[[], Any], np.ndarray]:
@@ -103,6 +107,43 @@ def compiled(net: Any, folder: Path, x: np.ndarray) -> tuple[Callable[[], Any], 
         functions.model_run(first, others[0], ctypes.c_size_t(len(x)), others[1], None)
 
     return call, y
+
+
+@cache
+def _loop(has_cell_state: bool) -> Callable[..., None]:
+    """Return a compiled loop over the steps of x."""
+    import numba
+
+    from rnnkit import compiled
+
+    @numba.njit
+    def with_cells(handle, xs, h, c, ys):
+        for t in range(len(xs)):
+            compiled.step(handle, xs[t], h, c)
+            ys[t] = h[-1]
+
+    @numba.njit
+    def without(handle, xs, h, c, ys):
+        for t in range(len(xs)):
+            compiled.step(handle, xs[t], h)
+            ys[t] = h[-1]
+
+    return with_cells if has_cell_state else without
+
+
+def _compiled_steps(plan: Any, x: np.ndarray) -> Callable[[], Any]:
+    desc, handle = plan.desc, plan.compiled()
+    loop, y = _loop(desc.has_cell_state), np.empty((len(x), desc.output_size), np.float32)
+    expected = plan.infer(x[:, None]).y[:, 0]
+
+    def run_steps() -> None:
+        h, c = np.zeros((1, desc.output_size), np.float32), np.zeros((1, desc.hidden_size), np.float32)
+        loop(handle, x, h, c, y)
+
+    run_steps()
+    if not np.array_equal(y, expected):
+        raise RuntimeError("outputs of compiled steps differ from the plan's")
+    return run_steps
 
 
 def _step(plan: Any, x: np.ndarray) -> Callable[[], Any]:
