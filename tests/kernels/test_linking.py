@@ -189,7 +189,7 @@ def calls(monkeypatch):
     return made
 
 
-PARTS = [(loop.forward, {"divide": 5}), nightly(loop_gradient.backward, {"divide": 1, "multiply": 15})]
+PARTS = [(loop.forward, {"divide": 5}), nightly(loop_gradient.backward, {"divide": 1, "product": 15})]
 
 
 @pytest.mark.parametrize(("part", "wanted"), PARTS)
