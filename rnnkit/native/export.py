@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,6 +92,13 @@ def _check(desc: RNNDescriptor, w: Any, options: Options) -> None:
         raise ValueError(message("export_c", "weights", "be 'source' or 'binary'", repr(options.weights)))
 
 
+def _version() -> str:
+    try:
+        return version("rnnkit")
+    except PackageNotFoundError:  # run from a folder of sources
+        return "of a folder"
+
+
 def _texts(
     desc: RNNDescriptor, w: np.ndarray, options: Options, readout: Readout | None, arrays: Arrays
 ) -> tuple[str, str]:
@@ -115,7 +122,7 @@ def _texts(
     texts.append(Body(desc, name, names, initial, call, arrays).functions())
     body = ("" if int8 is None else int8.functions()) + products.functions() + "\n" + "\n".join(texts)
     about = {
-        "real": "float" if real is np.float32 else "double", "version": version("rnnkit"),
+        "real": "float" if real is np.float32 else "double", "version": _version(),
         "stack": max(one.stack for one in layers), "has_readout": readout is not None,
         "outputs": desc.num_directions * desc.output_size if readout is None else readout.size,
         "file_bytes": len(arrays.file()) if arrays.in_file else 0,
