@@ -21,8 +21,9 @@ import numpy as np
 import rnnkit
 from perf import baselines, cases
 from perf.call_suite import least_seconds, timed
+from perf.report import ReportError
+from rnnkit.native.check import FLAGS
 
-FLAGS = "-std=c99", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"
 _STEPS = 1000
 
 
@@ -58,8 +59,9 @@ class Row(NamedTuple):
 
 
 def run(pattern: str, threads: list[int], seconds: float) -> list[Row]:
-    """Time the cases whose names match one of the patterns, and print each; always on one thread."""
-    del threads
+    """Time the cases whose names match one of the patterns, and print each, on one thread."""
+    if 1 not in threads:
+        raise ReportError(f"--suite native runs on one thread: --threads must have 1, got {threads}")
     return timed({case.name: case for case in CASES}, pattern, [1], lambda case, _: measure(case, seconds))
 
 

@@ -121,7 +121,9 @@ _run = {np.float32: handles.run_of(np.float32), np.float64: handles.run_of(np.fl
 
 def _check_types(function: str, handle: Any, **arrays: Any) -> None:
     """Raise TypingError for arguments that the kernel cannot take."""
-    if not (isinstance(handle, types.Array) and handle.dtype == types.int64 and handle.layout == "C"):
+    if not (
+        isinstance(handle, types.Array) and handle.dtype == types.int64 and handle.layout == "C" and handle.mutable
+    ):
         raise TypingError(message(function, "handle", "be an array of int64 from plan.compiled()", handle))
     real = getattr(arrays["x"], "dtype", None)
     for name, kind in arrays.items():
@@ -129,6 +131,8 @@ def _check_types(function: str, handle: Any, **arrays: Any) -> None:
             continue
         if not (isinstance(kind, types.Array) and kind.layout == "C" and real in (types.float32, types.float64)):
             raise TypingError(message(function, name, "be a C-contiguous array of float32 or float64", kind))
+        if name != "x" and not kind.mutable:
+            raise TypingError(message(function, name, "be writeable", "a read-only array"))
         if kind.dtype != real:
             raise TypingError(message(function, name, f"be of {real}, as x is", kind.dtype))
 

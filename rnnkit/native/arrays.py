@@ -19,12 +19,13 @@ class Arrays:
     Attributes
     ----------
     parameter, argument : str
-        What functions take and pass before their other arguments: where the file is in memory, or nothing.
+        What functions of a layer take before their other arguments, and what a step passes: where the file is in
+        memory, or nothing.
     """
 
     def __init__(self, in_file: bool) -> None:
         self.in_file, self._parts, self._size = in_file, [], _ALIGNMENT
-        self.parameter, self.argument = ("const unsigned char *rk_file, ", "rk_file, ") if in_file else ("", "")
+        self.parameter, self.argument = ("const unsigned char *rk_file, ", "state->weights, ") if in_file else ("", "")
 
     def text(self, name: str, values: np.ndarray) -> str:
         """Add an array of int8 or of the network's dtype, and return what declares it in C."""

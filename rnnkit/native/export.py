@@ -118,7 +118,7 @@ def _texts(
     call = ""
     if readout is not None:
         texts.append(readout.text(products, arrays))
-        call = f"rk_readout({'state->weights, ' if arrays.in_file else ''}{{hidden}}, {{y}});"
+        call = f"rk_readout({arrays.argument}{{hidden}}, {{y}});"
     texts.append(Body(desc, name, names, initial, call, arrays).functions())
     body = ("" if int8 is None else int8.functions()) + products.functions() + "\n" + "\n".join(texts)
     about = {

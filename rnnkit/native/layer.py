@@ -80,27 +80,24 @@ class LayerWriter:
         sizes |= {"rk_s_prev": len(declaration.states) * size} if self._stored - {"h"} else {}
         sizes |= {"rk_units": size} if self._is_projected else {}
         head = [f"real {name}[{count}];" for name, count in sizes.items()]
-        head += [f"real {', '.join(f'rk_mean_{name_in_c(name)}' for name in declaration.means)};"] * bool(
-            declaration.means
-        )
+        head += [f"real rk_mean_{name_in_c(name)};" for name in declaration.means]
         head += [f"rk_copy(rk_h_prev, h, {self._output});"] * ("rk_h_prev" in sizes)
         head += [f"rk_copy(rk_s_prev, s, {sizes['rk_s_prev']});"] if "rk_s_prev" in sizes else []
         arguments = ["const real *restrict x", *["const real *restrict rk_side"] * bool(declaration.inputs)]
         arguments += ["real *restrict h", *["real *restrict s"] * bool(declaration.states)]
-        lines = "".join(f"  {line}\n" for line in (*head, *body))
-        texts = arrays.text(f"{self._name}_bias", self._bias)
+        texts, own_bytes = arrays.text(f"{self._name}_bias", self._bias), 0
         if self._int8 is None:
             texts += arrays.text(f"{self._name}_weights", self._products.taken())
         else:
             weights, numbers = self._int8.taken()
             texts += arrays.text(f"{self._name}_weights", weights) + arrays.text(f"{self._name}_numbers", numbers)
-            head += [f"signed char rk_q[{max(self._int8.deepest, 1)}];", "real rk_scale_of_q;"]
-            lines = "".join(f"  {line}\n" for line in (*head, *body))
-        lines = lines.replace("rk_bias", f"{self._name}_bias")
+            own_bytes = max(self._int8.deepest, 1)
+            head += [f"signed char rk_q[{own_bytes}];", "real rk_scale_of_q;"]
+        lines = "".join(f"  {line}\n" for line in (*head, *body)).replace("rk_bias", f"{self._name}_bias")
         function = f"static void {self._name}({arrays.parameter}{', '.join(arguments)}) {{\n{lines}}}\n"
         terms = max((sum(one in declaration.means for one in stage.writes) for stage in declaration.stages), default=0)
-        numbers = sum(sizes.values()) + terms * mean_blocks(size) * MEAN_BLOCK
-        return LayerText(texts, function, numbers * self._bias.itemsize)
+        count = sum(sizes.values()) + terms * mean_blocks(size) * MEAN_BLOCK
+        return LayerText(texts, function, count * self._bias.itemsize + own_bytes)
 
     def _stored_before(self) -> set[str]:
         """Return the states whose values before the step are still read after a stage has written the new ones: they

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.native.arrays import Arrays
+from rnnkit.native.check import FLAGS
 
 _HEADER = """\
 /* {description}. Written by rnnkit {version}: do not edit.
@@ -42,7 +43,7 @@ allocated, there are no globals, and the time of a step is bounded. The stack ta
 {name}_init starts a sequence. {calls}
 x is (steps, {upper}_INPUT), y is (steps, {upper}_OUTPUT), row by row. {run}
 
-    gcc or clang: -std=c99 -O3 -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math
+    gcc or clang: {flags}
     on a CPU without a fused multiply-add: -DRK_SOFT_FMA
 
 The numbers are those of rnnkit, bit for bit: {name}_test.c is a program that checks it."""
@@ -77,7 +78,7 @@ def header(desc: RNNDescriptor, name: str, about: dict[str, Any]) -> str:
     if in_file:
         init = f"int {name}_init({name}_state *state, const void *weights);"
         run += _IN_FILE.format(name=name, upper=upper)
-    text = _ABOUT.format(name=name, upper=upper, calls=calls, run=run, stack=about["stack"])
+    text = _ABOUT.format(name=name, upper=upper, calls=calls, run=run, stack=about["stack"], flags=" ".join(FLAGS))
     halves = both and (desc.num_layers > 1 or about["has_readout"])
     work = f"({2 * desc.num_directions * desc.output_size} * (steps))" if halves else "0"
     weights = f"#define {upper}_WEIGHTS {about['file_bytes']} /* bytes of {name}.bin */\n" if in_file else ""
@@ -126,11 +127,6 @@ int {name}_init({name}_state *state, const void *weights) {{
 }}
 """
 
-    @property
-    def file(self) -> str:
-        """What calls pass first."""
-        return "state->weights, " if self.arrays.in_file else ""
-
 
 def _states(desc: RNNDescriptor, row: Any) -> str:
     states = f", state->s[{row}]" if desc.cell.declaration.states else ""
@@ -142,7 +138,7 @@ def _one_direction(body: Body) -> str:
     side = f", x + {desc.input_size}" if desc.cell.declaration.inputs else ""
     lines, source = [], "x"
     for layer, own in enumerate(body.layers):
-        lines.append(f"  {own}({body.file}{source}{side}, {_states(desc, layer)});\n")
+        lines.append(f"  {own}({body.arrays.argument}{source}{side}, {_states(desc, layer)});\n")
         source = f"state->h[{layer}]"
     last = body.readout.format(hidden=source, y="y") or f"rk_copy(y, {source}, {desc.output_size});"
     upper = name.upper()
@@ -174,7 +170,7 @@ def _both_directions(body: Body) -> str:
             place = f" + {size}" if direction else ""
             lines.append(f"""\
   for ({order}) {{
-    {names[own]}({body.file}{source} + t * {row}{side}, {_states(desc, own)});
+    {names[own]}({body.arrays.argument}{source} + t * {row}{side}, {_states(desc, own)});
     rk_copy({target} + t * {target_row}{place}, state->h[{own}], {size});
   }}
 """)

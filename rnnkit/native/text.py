@@ -14,7 +14,6 @@ from rnnkit_kernels.cells.activations import softplus
 from rnnkit_kernels.cells.expressions import in_order, rebuilt
 from rnnkit_kernels.cells.functions import clip, exp, fma, sigmoid, tanh
 from rnnkit_kernels.cells.reading import read_function
-from rnnkit_kernels.cells.writing import Text
 
 FUNCTIONS = {
     sigmoid: "rk_sigmoid", tanh: "rk_tanh", math.tanh: "rk_tanh", exp: "rk_exp", math.exp: "rk_exp", fma: "RK_FMA",
@@ -110,7 +109,7 @@ class CText(CellText):
                 raise ValueError(message("export_c", self.where, "call functions that have the same bits in C", name))
             commas = [text for part in one.arguments for text in (", ", (part, 0))]
             return [f"{FUNCTIONS[one.op]}(", *commas[1:], ")"]
-        return Text.plain(self, one, own)
+        return super().plain(one, own)
 
     def _power(self, base: Any, exponent: Any) -> list[Any]:
         number = exponent.arguments[0] if exponent.op == "const" else None

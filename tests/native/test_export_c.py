@@ -280,6 +280,20 @@ def test_thousand_steps_and_the_last_states_have_the_same_bits(tmp_path):
     np.testing.assert_array_equal(library.state, np.concatenate([expected.hy.ravel(), expected.cy.ravel()]))
 
 
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", nightly(LayerNormLSTM()), nightly(KINDS["slstm"])])
+def test_numbers_of_any_size_have_the_same_bits(mode, tmp_path):
+    """States that decay until they are 0, and inputs up to the largest."""
+    net = network(mode, bias=False)
+    library, rng = Library(net, tmp_path), np.random.default_rng(0)
+    x = np.ldexp(rng.uniform(-1, 1, (700, 7)), rng.integers(-148, 128, (700, 7))).astype(np.float32)
+    x[200:] = 0
+    y = np.empty((700, 20), np.float32)
+    library.run(x, y)
+    expected = net.infer(x[:, None]).y[:, 0]
+    np.testing.assert_array_equal(y, expected)
+    assert np.isfinite(expected).all()
+
+
 def test_nan_and_infinity_stay_so(tmp_path):
     net = network("gru")
     library, x = Library(net, tmp_path), np.ones((4, 7), np.float32)

@@ -237,6 +237,10 @@ def test_other_dtypes_and_layouts_are_refused(ready):
     ):
         with pytest.raises(TypingError, match="compiled.step: "):
             compiled.step(*arguments)
+    fixed = h.copy()
+    fixed.flags.writeable = False
+    with pytest.raises(TypingError, match="compiled.step: h must be writeable"):
+        compiled.step(handle, x, fixed)
     for other in (handle.astype(np.int32), handle[::2], 5):
         with pytest.raises(TypingError, match="compiled.step: handle"):
             compiled.step(other, x, h)

@@ -143,6 +143,7 @@ def test_wrong_results_are_not_timed(suite, case, patched, wrong, monkeypatch):
         ("episodes", "--out a.csv", ["--suite episodes", "--out"]),
         ("episodes", "--against torch", ["--suite episodes", "--against"]),
         ("masks", "--cases nothing", ["--cases", "lstm-t20-n8-h16-left/infer", "'nothing'"]),
+        ("native", "--cases gru-h8 --threads 2", ["--suite native", "--threads", "[2]"]),
         ("norms", "--cases nothing", ["--cases", "layer-norm-lstm-t50-n8-h64", "'nothing'"]),
         ("programs", "--cases nothing/*", ["--cases", table.PROGRAMS[0].name, "'nothing/*'"]),
         ("programs", "--out a.csv", ["--suite programs", "--out"]),

@@ -1,8 +1,7 @@
 """The micro-kernel on tile registers (`amx`): one panel, and up to two registers of rows."""
 
-from contextlib import contextmanager
-
 from llvmlite import ir
+from numba.core import cgutils
 
 from .amx import I8, REGISTERS_OF_A, REGISTERS_OF_PANELS, TILE_ROWS, TILE_WORDS, emit, emit_configuration
 from .registers import I32, I64, VECTOR_BYTES, emit_fma
@@ -58,7 +57,7 @@ class AmxTile(Tile):
             emit(builder, "tilezero", number)
         stride = builder.mul(self.lda, I64(4))
         second = builder.mul(self.lda, self.height)
-        with self._range(builder, I64(0), self.depth, TILE_WORDS) as k:
+        with _range(builder, I64(0), self.depth, TILE_WORDS) as (k, _):
             a = builder.gep(self.a, [k])
             panels = [*self._panel_columns(builder, k)]
             for place, (pointer, size, _) in enumerate(panels):
@@ -95,7 +94,7 @@ class AmxTile(Tile):
     def _write_rows(self, builder, register, is_last, mask, overwrites, shared):
         """Write the rows of a register."""
         start = self.height if register else I64(0)
-        with self._range(builder, start, self.rows if is_last else self.height) as i:
+        with _range(builder, start, self.rows if is_last else self.height) as (i, _):
             c, sums = self._row(builder, self.c, self.c_rows, self.ldc, i), []
             first = builder.mul(builder.sub(i, start), I64(TILE_WORDS))
             for place in range(len(self.group)):
@@ -118,29 +117,17 @@ class AmxTile(Tile):
 
     def _prefetch_c(self, builder):
         """Prefetch what the group's products are written to."""
-        with self._range(builder, I64(0), self.rows) as i:
+        with _range(builder, I64(0), self.rows) as (i, _):
             for pointer in self._columns(builder, self._row(builder, self.c, self.c_rows, self.ldc, i)):
                 self._prefetch(builder, pointer)
-
-    @contextmanager
-    def _range(self, builder, start, stop, step=1):
-        """Emit a loop, and yield its index."""
-        before = builder.block
-        head, body, after = (builder.function.append_basic_block(name) for name in ("head", "body", "after"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        index = builder.phi(I64)
-        index.add_incoming(start, before)
-        builder.cbranch(builder.icmp_signed("<", index, stop), body, after)
-        builder.position_at_end(body)
-        yield index
-        index.add_incoming(builder.add(index, I64(step)), builder.block)
-        builder.branch(head)
-        builder.position_at_end(after)
 
     @staticmethod
     def _bytes(builder, pointer):
         return builder.bitcast(pointer, I8.as_pointer())
+
+
+def _range(builder, start, stop, step=1):
+    return cgutils.for_range_slice(builder, start, stop, I64(step), intp=I64)
 
 
 def configure_function(module):
