@@ -260,7 +260,7 @@ def prepare(desc: RNNDescriptor, w: Array, *, precision: Precision | None = None
     below 2^-56 become 0. Sums are float32. Results are bit-identical on every CPU with fused multiply-add.
 
     bfloat16-native: the same factors, multiplied by the CPU's own dot product of bfloat16 (AVX-512 BF16 or ARM's
-    bfdot), which adds in another order. Faster on AMD since Zen 4, slower on Intel. Results are bit-identical among
+    bfdot), which adds in another order. For AMD since Zen 4; slower than bfloat16 on Intel. Results are bit-identical among
     CPUs with the same instruction only.
 
     int8: each row of a weight matrix has a scale, its largest magnitude / 127. The factors are quantized dynamically:
