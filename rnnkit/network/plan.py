@@ -260,8 +260,8 @@ def prepare(desc: RNNDescriptor, w: Array, *, precision: Precision | None = None
     below 2^-56 become 0. Sums are float32. Results are bit-identical on every CPU with fused multiply-add.
 
     bfloat16-native: the same factors, multiplied by the CPU's own dot product of bfloat16 (AVX-512 BF16 or ARM's
-    bfdot), which adds in another order. For AMD since Zen 4; slower than bfloat16 on Intel. Results are bit-identical among
-    CPUs with the same instruction only.
+    bfdot), which adds in another order. For AMD since Zen 4; slower than bfloat16 on Intel. Results are bit-identical
+    only among CPUs with the same instruction.
 
     int8: each row of a weight matrix has a scale, its largest magnitude / 127. The factors are quantized dynamically:
     they have a scale for each sequence and step. The sums are exact, so results are bit-identical on every CPU. A row
