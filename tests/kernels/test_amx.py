@@ -27,7 +27,10 @@ import hashlib, json, os, sys
 import numba
 import numpy as np
 import rnnkit
+from rnnkit_kernels.machine import amx
 
+if os.environ.get("REFUSED"):
+    amx.has_tiles = lambda: False
 found, rng = {}, np.random.default_rng(0)
 for form in ("bfloat16", "int8"):
     for mode, sizes in json.loads(sys.argv[1]).items():
@@ -88,16 +91,18 @@ def emulated(tmp_path):
 @pytest.mark.nightly
 @needs_wide_registers
 def test_tile_registers_give_the_bits_of_vector_registers(script, emulated, tmp_path):
-    """Also in a process that was refused, with the machine code of one that was not in its cache; in a fork, and on
-    more threads than cores."""
+    """Also in a process that was refused, with the machine code of one that was not in its cache; in a fork, on more
+    threads than cores, and on the CPU's own tile registers."""
     command, counts = emulated
     given = json.dumps(SIZES), json.dumps(COUNTS)
     cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     found = run(script, *given, "fork", command=command, **cache)
     products = json.loads(counts.read_text())
     assert products["tdpbf16ps"] > 1000 and products["tdpbusd"] > 1000
-    assert run(script, *given, **cache) == found
+    assert run(script, *given, REFUSED="1", **cache) == found
     assert run(script, *given, command=command, NUMBA_NUM_THREADS="16", **cache) == found
+    if amx.has_tiles():
+        assert run(script, *given, "fork", NUMBA_CACHE_DIR=str(tmp_path / "real")) == found
 
 
 @pytest.mark.weekly
@@ -110,7 +115,9 @@ def test_tile_registers_give_the_bits_of_many_shapes(script, emulated, tmp_path)
     }
     given = json.dumps(sizes), json.dumps([2, 3, 15, 31, 32, 34, 64, 97])
     found = run(script, *given, command=command, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
-    assert run(script, *given) == found
+    assert run(script, *given, REFUSED="1") == found
+    if amx.has_tiles():
+        assert run(script, *given) == found
 
 
 def test_registers_read_at_most_two_rows_beyond_the_last():
