@@ -61,6 +61,10 @@ class Mask:
         found.flags.writeable = False
         return found
 
+    def taken_before(self) -> np.ndarray:
+        """Return (T, N): the number of steps that run up to each, with it."""
+        return self._before
+
     @lazy
     def _before(self) -> np.ndarray:
         """(T, N): the number of steps that run up to each, with it."""

@@ -153,61 +153,19 @@ _TWO_DIRECTIONS = Unsupported(
     lambda desc, _: desc.bidirectional,
     "the reverse direction needs the whole sequence: use infer",
 )
-_CHECKPOINTS = Unsupported(
-    BackendError,
-    "checkpoint_steps",
-    "be None on CuPy arrays",
-    lambda _, options: options.checkpoint_steps,
-    "cuDNN saves what backward needs of every step: run the network on NumPy arrays",
-)
-_RESETS = Unsupported(
-    BackendError,
-    "resets",
-    "be None on CuPy arrays",
-    lambda _, options: "some",
-    "cuDNN does not support resets: loop over the steps, or run the network on NumPy arrays",
-)
-_MASK = Unsupported(
-    BackendError,
-    "mask",
-    "be None on CuPy arrays",
-    lambda _, options: "one",
-    "cuDNN skips no steps: pass lengths if they stand at the end, or run the network on NumPy arrays",
-)
-_FIRST_ROW = Unsupported(
-    BackendError,
-    "first_row",
-    "be 0 on CuPy arrays",
-    lambda _, options: options.first_row,
-    "cuDNN draws the dropout mask of the whole call: pass the whole batch, or run the network on NumPy arrays",
-)
-_RESET_BEFORE = Unsupported(
-    BackendError,
-    "desc.reset_after",
-    "be True on CuPy arrays",
-    lambda desc, _: desc.reset_after,
-    "cuDNN's GRU resets only after the recurrent product: run this one on NumPy arrays",
-)
-_OWN_CELL = Unsupported(
-    BackendError,
-    "desc.mode",
-    "be one of cuDNN's on CuPy arrays",
-    lambda desc, _: desc.mode,
-    "cuDNN runs only its built-in modes: run this one on NumPy arrays",
-)
-_LONG = Unsupported(
-    BackendError,
-    "x",
-    f"have at most {MAX_CUDNN_STEPS} steps on CuPy arrays",
-    lambda _, options: _longest(options.steps),
-    "cuDNN supports at most that many: run x in parts, and pass hy and cy of each as hx and cx of the next",
-)
 _HALF = Unsupported(
     TypeError,
     "desc.dtype",
     f"be {' or '.join(HOST_DTYPES)} on NumPy arrays",
     lambda desc, _: desc.dtype,
     "half precision runs on a GPU: move the arrays with cupy.asarray",
+)
+_HALF_OF_OTHERS = Unsupported(
+    BackendError,
+    "desc.dtype",
+    f"be {' or '.join(HOST_DTYPES)} for what cuDNN does not have",
+    lambda desc, _: desc.dtype,
+    "only cuDNN computes in half precision: it has the built-in modes, without resets, masks and checkpoints",
 )
 _DTYPE = Unsupported(
     ValueError, "precision", "be None for a network of {desc.dtype}", lambda _, options: repr(options.precision)
@@ -239,35 +197,50 @@ _WHOLE_SEQUENCE_ONLY = *(YES,) * 4, *(_TWO_DIRECTIONS,) * 3
 
 TABLE = {  # by the title in the docs: whether the option is used, its entries by CALLS, those by PLACES
     "`lengths`": _row(lambda _, options: options.steps.padded, _SEQUENCES, YES, YES, YES),
-    "`mask`": _row(lambda _, options: options.masked, _RESETTING, YES, _MASK, YES),
-    "`resets`, `initial`": _row(lambda _, options: options.resets, _RESETTING, YES, _RESETS, YES),
+    "`mask`": _row(lambda _, options: options.masked, _RESETTING, YES, YES, YES),
+    "`resets`, `initial`": _row(lambda _, options: options.resets, _RESETTING, YES, YES, YES),
     "`seed`": _row(lambda _, options: options.seed is not None, _FORWARD, YES, YES, NOT_APPLICABLE),
-    "`first_row`": _row(lambda _, options: options.first_row > 0, _FORWARD, YES, _FIRST_ROW, NOT_APPLICABLE),
+    "`first_row`": _row(lambda _, options: options.first_row > 0, _FORWARD, YES, YES, NOT_APPLICABLE),
     "`checkpoint_steps`": _row(
-        lambda _, options: options.checkpoint_steps is not None, _FORWARD, YES, _CHECKPOINTS, NOT_APPLICABLE
+        lambda _, options: options.checkpoint_steps is not None, _FORWARD, YES, YES, NOT_APPLICABLE
     ),
     "`prepare(precision=...)`": _row(lambda _, options: options.precision is not None, _PLANS, YES, _GPU, YES),
     "`dropout`": _row(lambda desc, _: desc.dropout > 0, _TRAINING, YES, YES, NOT_APPLICABLE),
     "`bidirectional`": _row(lambda desc, _: desc.bidirectional, _WHOLE_SEQUENCE_ONLY, YES, YES, YES),
     "`proj_size`": _row(lambda desc, _: desc.projected, _EVERY_CALL, YES, YES, YES),
-    "`reset_after=False`": _row(lambda desc, _: not desc.reset_after, _EVERY_CALL, YES, _RESET_BEFORE, YES),
+    "`reset_after=False`": _row(lambda desc, _: not desc.reset_after, _EVERY_CALL, YES, YES, YES),
     "a cell of `rnnkit.cells` or your own": _row(
-        lambda desc, _: not isinstance(desc.mode, str), _EVERY_CALL, YES, _OWN_CELL, YES
+        lambda desc, _: not isinstance(desc.mode, str), _EVERY_CALL, YES, YES, YES
     ),
-    "`inputs`, of a cell with side inputs": _row(lambda desc, _: desc.inputs_size > 0, _RESETTING, YES, _OWN_CELL, YES),
+    "`inputs`, of a cell with side inputs": _row(lambda desc, _: desc.inputs_size > 0, _RESETTING, YES, YES, YES),
     "`learned_initial_state`": _row(lambda desc, _: desc.learned_initial_state, _EVERY_CALL, YES, YES, YES),
     '`dtype="float64"`': _row(lambda desc, _: desc.dtype == "float64", _EVERY_CALL, YES, YES, _DTYPE),
     '`dtype="float16"` or `"bfloat16"`': _row(
         lambda desc, _: desc.dtype not in HOST_DTYPES, _EVERY_CALL, _HALF, YES, _DTYPE
     ),
+    "the same for what cuDNN does not have": _row(
+        lambda desc, options: desc.dtype not in HOST_DTYPES and not is_of_cudnn(desc, options),
+        _EVERY_CALL,
+        _HALF,
+        _HALF_OF_OTHERS,
+        _DTYPE,
+    ),
     f"sequences of more than {MAX_CUDNN_STEPS} steps": _row(
         lambda _, options: options.steps.seq_len > MAX_CUDNN_STEPS and _longest(options.steps) > MAX_CUDNN_STEPS,
         _SEQUENCES,
         YES,
-        _LONG,
+        YES,
         YES,
     ),
 }
+
+
+def is_of_cudnn(desc: RNNDescriptor, options: CallOptions) -> bool:
+    """Return whether cuDNN has a network with these options; kernels made from the equations run any other one."""
+    if not isinstance(desc.mode, str) or not desc.reset_after:
+        return False
+    others = options.resets or options.masked or options.first_row > 0 or options.checkpoint_steps is not None
+    return not others and (options.steps.seq_len <= MAX_CUDNN_STEPS or _longest(options.steps) <= MAX_CUDNN_STEPS)
 
 
 def _longest(steps: Steps) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from rnnkit.call import checks
-from rnnkit.common.arrays import sum_of_steps
+from rnnkit.common.arrays import library_of, sum_of_steps
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.modes import text_of_mode
 from rnnkit.descriptor.weights import check_names
@@ -34,9 +34,10 @@ def with_inputs(function: str, desc: RNNDescriptor, x: np.ndarray, inputs: Any) 
     for name in names:
         _check(function, f'inputs["{name}"]', inputs[name], x, desc)
     columns, shape = [x, *(inputs[name] for name in names)], (*x.shape[:-1], desc.row_size)
-    if _are_side_by_side(columns, desc.hidden_size):
+    library: Any = library_of(x)
+    if library is np and _are_side_by_side(columns, desc.hidden_size):
         return as_strided(x, shape, (*x.strides[:-1], x.itemsize))
-    wide, start = np.empty(shape, x.dtype), 0
+    wide, start = library.empty(shape, x.dtype), 0
     for number, array in enumerate(columns):
         stop = start + (desc.hidden_size if number else desc.input_size)
         wide[..., start:stop] = array
@@ -85,13 +86,13 @@ def split_gradient(
     desc: RNNDescriptor, dx: np.ndarray, shapes: dict[str, tuple[int, ...]]
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Split a wide dx into the gradient of x and, by name, those of the side inputs, summed to these shapes."""
-    gradients, start = {}, desc.input_size
+    gradients, start, library = {}, desc.input_size, library_of(dx)
     for name, shape in shapes.items():
         gradient = dx[..., start : start + desc.hidden_size]
         if len(shape) < dx.ndim:
             gradient = sum_of_steps(gradient)
         elif shape[-1] != desc.hidden_size:
             gradient = gradient.sum(axis=-1, keepdims=True)
-        gradients[name] = np.ascontiguousarray(gradient)
+        gradients[name] = library.ascontiguousarray(gradient)
         start += desc.hidden_size
-    return np.ascontiguousarray(dx[..., : desc.input_size]), gradients
+    return library.ascontiguousarray(dx[..., : desc.input_size]), gradients

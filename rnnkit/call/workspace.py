@@ -288,6 +288,8 @@ class Workspace:
             exposed = f"cuDNN exposes only the states of hidden({self.desc.num_layers - 1}), not {name}"
             raise BackendError(f"{function}: {exposed}; run the network on NumPy arrays to read them")
         states, seq_len = self.arrays[name][:, :, first : first + size], self.steps.seq_len
+        if hasattr(self.record, "shown"):  # of all steps, those that a mask skips too
+            return self.record.shown(states)
         view = self.steps.after(states) if len(states) > seq_len else states  # no initial states on a GPU
         if self.options.mask is not None:
             initial = states[seq_len + 1 if direction else 0]

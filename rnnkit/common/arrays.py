@@ -58,7 +58,7 @@ def sum_of_steps(array: np.ndarray) -> np.ndarray:
     NumPy's sum adds rows one after the other, but the numbers of one column, one number a step, pairwise: the result
     for a sequence would depend on whether there are others.
     """
-    if prod(array.shape[1:]) == 1:
+    if isinstance(array, np.ndarray) and prod(array.shape[1:]) == 1:
         return np.repeat(array, 2, axis=-1).sum(axis=0)[..., :1]
     return array.sum(axis=0)
 

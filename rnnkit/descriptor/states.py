@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from rnnkit.common.arrays import library_of
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import start_of_initial_states
@@ -15,14 +13,18 @@ from rnnkit.descriptor.weights import start_of_initial_states
 
 def concatenate_states(desc: RNNDescriptor, states: Any) -> Any:
     """Concatenate a tuple of S states (L*D, N, H) to (L*D, N, S*H). A single state and None stay as they are."""
-    return states if states is None or len(desc.states) < 2 else np.concatenate(states, axis=2)
+    if states is None or len(desc.states) < 2:
+        return states
+    library: Any = library_of(states[0])
+    return library.concatenate(states, axis=2)
 
 
 def split_states(desc: RNNDescriptor, states: Any) -> Any:
     """Split the array of `concatenate_states` into a tuple of arrays. A single state and None stay as they are."""
     if len(desc.states) < 2:
         return states
-    return tuple(np.ascontiguousarray(one) for one in np.split(states, len(desc.states), axis=2))
+    library: Any = library_of(states)
+    return tuple(library.ascontiguousarray(one) for one in library.split(states, len(desc.states), axis=2))
 
 
 def arrays_of(states: Any) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from rnnkit.equations.namespaces import CHOOSING, namespace
 from rnnkit.errors import message
 from rnnkit_kernels.cells.derivatives import given_form
 from rnnkit_kernels.cells.expressions import const, expression, in_order, rebuilt
-from rnnkit_kernels.cells.functions import value
+from rnnkit_kernels.cells.functions import slope, value
 from rnnkit_kernels.cells.loops import Value
 from rnnkit_kernels.cells.reading import read_activation, read_stage
 from rnnkit_kernels.cells.writing import Text
@@ -44,12 +44,12 @@ class CellText(Text):
         return None
 
     def written_out(self, one: Any) -> Any:
-        """Return the equations of `value(activation, x)`; None for any other expression."""
-        if one.op is not value:
+        """Return the equations of `value(activation, x)` or `slope(activation, y)`; None for any other expression."""
+        if one.op not in (value, slope):
             return None
         activation = getattr(self.own, one.arguments[0].arguments[0])
         x = expression("read", Value("x", "slot"))
-        written = read_activation(type(self.own), activation, x)
+        written = read_activation(type(self.own), activation, x, one.op.__name__)
         numbers = {name: _number(one) for name, one in activation._asdict().items()}
         written = rebuilt(written, lambda part: numbers[part.arguments[0]] if part.op == "field" else None)
         (found,) = rebuilt(written, lambda part: one.arguments[1] if part is x else None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.native.text import literal
+from rnnkit.equations.c_text import literal
 
 _ALIGNMENT, _TITLE = 64, b"rnnkit C weights"
 

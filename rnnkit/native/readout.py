@@ -11,7 +11,7 @@ from rnnkit import training
 from rnnkit.errors import message, wrong_type
 from rnnkit.native.arrays import Arrays
 from rnnkit.native.products import Part, Products
-from rnnkit.native.text import CText
+from rnnkit.equations.c_text import CText
 from rnnkit_kernels.cells.activations import Activation
 from rnnkit_kernels.cells.expressions import expression
 from rnnkit_kernels.cells.functions import value

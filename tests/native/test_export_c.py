@@ -17,8 +17,9 @@ from own_cells import Independent
 import rnnkit
 from rnnkit.cells import CoRNN, Gate, LayerNormLSTM, Sigmoid, Softplus, cell, derivative, fma, forward, sigmoid, tanh
 from rnnkit.commands import command_line
-from rnnkit.native import check, functions
-from rnnkit.native.text import literal
+from rnnkit.equations import c_functions as functions
+from rnnkit.native import check
+from rnnkit.equations.c_text import literal
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,12 @@ from contextlib import contextmanager
 import pytest
 import standin_cupy
 from standin_cudnn import CudnnStandIn
+from standin_kernels import CublasStandIn
 
 from rnnkit import cuda
 from rnnkit.cuda import cudnn
 
-ENGINE = ("engine", "context")
+ENGINE = ("engine", "modes", "context", "cells", "layer", "layer_gradient", "marks", "kernels", "blas", "graphs")
 
 
 @contextmanager
@@ -25,6 +26,11 @@ def standin_gpu():
         patch.setitem(sys.modules, "cupy", standin_cupy)
         kept = {name: (sys.modules.pop(f"rnnkit.cuda.{name}", None), cuda.__dict__.pop(name, None)) for name in ENGINE}
         try:
+            from rnnkit.cuda import blas
+
+            standin.blas = CublasStandIn()
+            functions = standin.blas.functions(blas.SIGNATURES)
+            patch.setattr(blas, "library", lambda: functions)
             yield standin
         finally:
             for name, (module, _) in kept.items():

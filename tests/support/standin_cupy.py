@@ -11,6 +11,8 @@ from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
+from standin_kernels import HANDLE
+from standin_kernels import RawModule as RawModule
 
 ALIGNMENT = 512  # bytes, as CuPy's memory pool has it
 GARBAGE = 0xFF  # of every byte of new memory: NaN in every floating-point type
@@ -41,6 +43,10 @@ class Device:
     def attributes(self):
         return {"MultiProcessorCount": kinds[self.id].processors}
 
+    @property
+    def cublas_handle(self):
+        return HANDLE
+
     def synchronize(self):
         Device.synchronized += 1
 
@@ -55,15 +61,45 @@ class Device:
         here.device = self.before.pop()
 
 
+class Graph:
+    def __init__(self, recorded):
+        self.recorded, self.launches = recorded, 0
+
+    def launch(self):
+        assert not here.stream.is_capturing()
+        self.launches += 1
+        for run in self.recorded:
+            run()
+
+
 class Stream:
-    def __init__(self, ptr):
-        self.ptr = ptr
+    count = 0
+
+    def __init__(self, ptr=None, non_blocking=False):
+        Stream.count += 1
+        self.ptr, self.recorded = Stream.count << 8 if ptr is None else ptr, None
+
+    def is_capturing(self):
+        return self.recorded is not None
+
+    def begin_capture(self):
+        assert self.ptr, "the default stream cannot be captured"
+        self.recorded = []
+
+    def end_capture(self):
+        recorded, self.recorded = self.recorded, None
+        return Graph(recorded)
 
     def __enter__(self):
         self.before, here.stream = here.stream, self
 
     def __exit__(self, *error):
         here.stream = self.before
+
+
+def run_or_record(run):
+    """Run a kernel, or record it if the current stream is being captured."""
+    here.stream.recorded.append(run) if here.stream.is_capturing() else run()
 
 
 class Here(threading.local):
@@ -121,7 +157,13 @@ class ndarray:  # noqa: N801
         self.values += plain(other)
         return self
 
-    def sum(self, axis, keepdims):
+    def __and__(self, other):
+        return self._like(self.values & plain(other))
+
+    def __mul__(self, other):
+        return self._like(self.values * plain(other))
+
+    def sum(self, axis, keepdims=False):
         return asarray(self.values.sum(axis, keepdims=keepdims))
 
     def astype(self, dtype):
@@ -131,7 +173,7 @@ class ndarray:  # noqa: N801
         return len(self.values)
 
     def __getattr__(self, name):
-        if name in ("shape", "dtype", "ndim", "size", "nbytes", "flags", "strides"):
+        if name in ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "flags", "strides"):
             return getattr(self.values, name)
         raise AttributeError(name)
 
@@ -216,6 +258,18 @@ def empty_like(array):
 
 def ascontiguousarray(array):
     return array if array.flags.c_contiguous else asarray(array.values)
+
+
+def where(condition, yes, no):
+    return asarray(np.where(condition.values, plain(yes), plain(no)))
+
+
+def concatenate(arrays, axis):
+    return asarray(np.concatenate([one.values for one in arrays], axis))
+
+
+def split(array, count, axis):
+    return [array._like(one) for one in np.split(array.values, count, axis)]
 
 
 def clip(array, low, high):

@@ -169,7 +169,7 @@ class ExpressionReader:
         if type(sign) not in _OPERATORS:
             raise self.refused(node, f"the operator {type(sign).__name__}", "use + - * / or **")
         sign = _OPERATORS[type(sign)]
-        if sign == "**" and right.op not in ("const", "field"):
+        if sign == "**" and not _is_of_parameters(right):
             raise self.refused(node, "a power with a variable exponent", "write exp(y * math.log(x))")
         return self.computed(node, sign, left, right)
 
@@ -278,6 +278,11 @@ class ExpressionReader:
             return bound(function, given, named)
         except (TypeError, ValueError) as error:
             raise self.refused(node, str(error), "pass arguments that match its signature") from None
+
+
+def _is_of_parameters(one):
+    """Whether an expression depends only on constants and parameters of the cell, as `self.power - 1`."""
+    return one.op in ("const", "field") or (bool(one.operands) and all(map(_is_of_parameters, one.operands)))
 
 
 def as_number(one):

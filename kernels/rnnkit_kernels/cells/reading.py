@@ -44,9 +44,10 @@ def read_function(kind, function, arguments):
         raise reader.refused(reader.tree, str(error), "take the arguments of the function itself") from None
 
 
-def read_activation(kind, activation, x):
-    """Return the expressions of an activation's value at x, with its parameters as fields. Raises CellError."""
-    function = type(activation).value
+def read_activation(kind, activation, x, method="value"):
+    """Return the expressions of an activation's value at x, or of its slope, with its parameters as fields. Raises
+    CellError."""
+    function = getattr(type(activation), method)
     own, argument = function.__code__.co_varnames[:2]
     reader = _Reader(kind, function, dict.fromkeys(activation._fields, "field"), {}, {}, 0)
     return reader.run({own: SELF, argument: x})

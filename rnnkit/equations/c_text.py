@@ -57,7 +57,11 @@ def _taken_branch(one: Any) -> Any:
 
 
 class CText(CellText):
-    """Writer of the stages of one cell as C, in one dtype."""
+    """Writer of the stages of one cell as C, in one dtype, for a function of the library."""
+
+    function, error = "export_c", ValueError  # of refusals
+    functions_of = FUNCTIONS
+    refusal = "call functions that have the same bits in C"
 
     def __init__(self, cell: Any, real: Any) -> None:
         super().__init__(cell)
@@ -102,20 +106,24 @@ class CText(CellText):
         if one.op == "const" and isinstance(one.arguments[0], bool):
             return [str(int(one.arguments[0]))]
         if one.op == "**":
-            return self._power(*one.arguments)
+            return self.power(*one.arguments)
         if not isinstance(one.op, str):
-            if one.op not in FUNCTIONS:
+            if one.op not in self.functions_of:
                 name = getattr(one.op, "__name__", "a function")
-                raise ValueError(message("export_c", self.where, "call functions that have the same bits in C", name))
-            commas = [text for part in one.arguments for text in (", ", (part, 0))]
-            return [f"{FUNCTIONS[one.op]}(", *commas[1:], ")"]
+                raise self.error(message(self.function, self.where, self.refusal, name))
+            return self.called_with(self.functions_of[one.op], one.arguments)
         return super().plain(one, own)
 
-    def _power(self, base: Any, exponent: Any) -> list[Any]:
+    def called_with(self, function: str, arguments: Any) -> list[Any]:
+        """Return the parts of a call of a C function."""
+        commas = [text for part in arguments for text in (", ", (part, 0))]
+        return [f"{function}(", *commas[1:], ")"]
+
+    def power(self, base: Any, exponent: Any) -> list[Any]:
         number = exponent.arguments[0] if exponent.op == "const" else None
         if isinstance(number, bool) or number not in _POWERS:
             expected = f"have powers of {_POWERS[0]} to {_POWERS[-1]}"
-            raise ValueError(message("export_c", self.where, expected, "another exponent"))
+            raise self.error(message(self.function, self.where, expected, "another exponent"))
         factor = (base, 7)
         square = [factor, " * ", factor]
         products = {1: [factor], 2: square, 3: [factor, " * (", *square, ")"], 4: ["(", *square, ") * (", *square, ")"]}

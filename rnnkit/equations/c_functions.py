@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import from_dtype
 
-from rnnkit.native.text import literal
+from rnnkit.equations.c_text import literal
 from rnnkit_kernels.cells.declaration import MEAN_BLOCK
 from rnnkit_kernels.machine.activations import FLOAT_FORMATS, LOG2, LOWER, NEAR, TINY, tanh_coefficients
 from rnnkit_kernels.machine.small import SMALL

@@ -1,0 +1,365 @@
+"""What cuDNN does not have, by kernels that are compiled from the equations: the same numbers as on the host.
+
+Without a GPU the kernels run on the host, compiled by g++ (`standin_kernels`).
+"""
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import nvrtc
+import own_cells
+import pytest
+from combinations import nightly, weekly
+from installed import needs_installed
+from messages import says
+from other_cells import KINDS, OWN, whole_heads
+
+import rnnkit
+from examples.gallery.page import CELLS as GALLERY
+from rnnkit import cells
+from rnnkit.cells import derivative, exp, forward
+from rnnkit.common.arrays import library_of
+
+TOLERANCES = {"float64": 1e-12, "float32": 1e-5}
+DRAWING = {
+    "regularized": cells.RegularizedLSTM(0.2, 0.3),
+    "variational": cells.VariationalGRU(0.3),
+    "layer-norm": cells.LayerNormLSTM(),
+    "layer-norm-gru": cells.LayerNormGRU(),
+}
+MODES = {"lstm": {}, "gru": {}, "rnn_tanh": {}, "lstm, projected": {"proj_size": 3},
+         "gru, before": {"reset_after": False},
+         "lstm, clipped": {"cell_clip": (-0.25, 0.3125)}, "gru, skip": {"input_mode": "skip"},
+         "lstm, one bias": {"bias": "recurrent"}}  # fmt: skip
+ALL = KINDS | OWN | DRAWING
+BY_DEFAULT = (
+    "peephole-hard",
+    "slstm-heads",
+    "indrnn",
+    "lem",
+    "fastgrnn",
+    "augru",
+    "variational",
+    "layer-norm",
+    "own-numbers",
+)
+
+
+@dataclass
+class Case:
+    """A call: its network, its arrays on the host, and its options."""
+
+    desc: rnnkit.RNNDescriptor
+    seq_len: int = 5
+    batch_size: int = 4
+    options: dict | None = None
+    states: bool = True
+
+    def __post_init__(self):
+        desc, rng = self.desc, np.random.default_rng(0)
+        draw = lambda *shape: rng.standard_normal(shape).astype(desc.np_dtype)  # noqa: E731
+        rows, batch, count = desc.num_pseudo_layers, self.batch_size, len(desc.states)
+        self.w, self.x = rnnkit.init_weights(desc, seed=0), draw(self.seq_len, batch, desc.input_size)
+        far = [3 if name == "n" else 0 for name in desc.states]  # the normalizer of an SLSTM
+        self.hx = draw(rows, batch, desc.output_size) if self.states else None
+        self.cx = as_given([draw(rows, batch, desc.hidden_size) + one for one in far], desc) if self.states else None
+        self.dy = draw(self.seq_len, batch, desc.num_directions * desc.output_size)
+        self.dhy = draw(rows, batch, desc.output_size)
+        self.dcy = as_given([draw(rows, batch, desc.hidden_size) for _ in range(count)], desc)
+        names = [one.name for one in desc.cell.declaration.inputs]
+        self.inputs = {name: draw(self.seq_len, batch, desc.hidden_size) for name in names} or None
+        self.options = {"seed": 11} | (self.options or {})
+        if desc.cell_clip is not None:  # cuDNN clips the initial cells, too
+            self.cx = np.clip(self.cx, *(0.9 * bound for bound in desc.cell_clip)).astype(desc.np_dtype)
+
+    def step(self, move):
+        """forward and backward on the arrays that `move` gives."""
+        given = {name: move(getattr(self, name)) for name in ("w", "x", "hx", "cx", "dy", "dhy", "dcy", "inputs")}
+        arrays = given["w"], given["x"], given["hx"], given["cx"]
+        found = rnnkit.forward(self.desc, *arrays, inputs=given["inputs"], **self.options)
+        gradients = rnnkit.backward(
+            self.desc, given["w"], found.workspace, *(given[name] for name in ("dy", "dhy", "dcy"))
+        )
+        return found, gradients
+
+    def infer(self, move):
+        options = {name: one for name, one in self.options.items() if name in ("lengths", "mask", "resets", "initial")}
+        arrays = map(move, (self.w, self.x, self.hx, self.cx))
+        return rnnkit.infer(self.desc, *arrays, inputs=move(self.inputs), **options)
+
+
+def as_given(states, desc):
+    """States as the API takes them."""
+    states = [one.astype(desc.np_dtype) for one in states]
+    return None if not states else states[0] if len(states) == 1 else tuple(states)
+
+
+def moved(given):
+    """The same on the GPU, or on the stand-in."""
+    if isinstance(given, tuple):
+        return tuple(map(moved, given))
+    if isinstance(given, dict):
+        return {name: moved(one) for name, one in given.items()}
+    return None if given is None else sys.modules["cupy"].asarray(given)
+
+
+def flat(given):
+    """The arrays of a result, on the host."""
+    if given is None:
+        return []
+    if isinstance(given, dict):
+        given = tuple(given[name] for name in sorted(given))
+    if isinstance(given, tuple):
+        return [array for one in given for array in flat(one)]
+    return [given.get() if hasattr(given, "get") else given] if library_of(given) is not None else []
+
+
+def assert_near(found, expected, tolerance):
+    found, expected = flat(tuple(found)), flat(tuple(expected))
+    assert len(found) == len(expected)
+    for number, (own, other) in enumerate(zip(found, expected, strict=True)):
+        assert own.shape == other.shape and own.dtype == other.dtype, number
+        scale = max(1, np.abs(other).max(initial=0))
+        assert np.isfinite(own).all() and np.abs(own - other).max(initial=0) <= tolerance * scale, number
+
+
+def assert_as_on_the_host(case):
+    tolerance = TOLERANCES[case.desc.dtype]
+    expected, gradients = case.step(lambda one: one)
+    found, found_gradients = case.step(moved)
+    assert_near(found[:3], expected[:3], tolerance)
+    assert_near(found_gradients, gradients, tolerance)
+    assert_near(case.infer(moved)[:3], case.infer(lambda one: one)[:3], tolerance)
+    return found, expected
+
+
+def desc_of(name, dtype="float64", layers=2, **options):
+    if name in MODES:
+        return rnnkit.RNNDescriptor(name.split(",")[0], 4, 4, layers, True, dtype=dtype, **MODES[name] | options)
+    kind = ALL[name]
+    size = whole_heads(kind, 4)
+    return rnnkit.RNNDescriptor(kind, size, size, layers, True, dtype=dtype, **options)
+
+
+def marks(probability):
+    return np.random.default_rng(1).random((5, 4)) < probability
+
+
+OPTIONS = {
+    "plain": {},
+    "lengths": {"lengths": [3, 0, 5, 1]},
+    "mask": {"mask": marks(0.6)},
+    "resets": {"resets": marks(0.4)},
+    "resets to hx": {"resets": marks(0.4), "initial": "hx"},
+    "resets and lengths": {"lengths": [3, 0, 5, 1], "resets": marks(0.4)},
+    "resets and mask": {"mask": (mask := marks(0.6)), "resets": marks(0.4) & mask},
+    "checkpoints": {"checkpoint_steps": 2},
+    "row of a batch": {"seed": 7, "first_row": 3},
+    "seed and mask": {"seed": 7, "mask": marks(0.6)},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", [one if one in BY_DEFAULT else nightly(one) for one in ALL])
+def test_cells_equal_the_host(gpu, name, options):
+    drops = {"dropout": 0.5} if "seed" in OPTIONS[options] else {}
+    for dtype in TOLERANCES:
+        assert_as_on_the_host(Case(desc_of(name, dtype, **drops), options=OPTIONS[options]))
+
+
+@pytest.mark.parametrize("options", [one for one in OPTIONS if one not in ("plain", "lengths")])
+@pytest.mark.parametrize("name", MODES)
+def test_options_that_cudnn_lacks_equal_the_host(gpu, name, options):
+    drops = {"dropout": 0.5} if "seed" in OPTIONS[options] else {}
+    assert_as_on_the_host(Case(desc_of(name, "float64", **drops), options=OPTIONS[options]))
+
+
+@pytest.mark.parametrize("name", [weekly(one) for one in GALLERY])
+def test_cells_of_papers_equal_the_host(gpu, name):
+    kind = GALLERY[name]
+    kind = kind() if isinstance(kind, type) else kind
+    for dtype in TOLERANCES:
+        assert_as_on_the_host(
+            Case(rnnkit.RNNDescriptor(kind, 4, 4, 1, True, dtype=dtype), options={"lengths": [3, 0, 5, 1]})
+        )
+
+
+@pytest.mark.parametrize("sizes", [dict(seq_len=0), dict(batch_size=0), dict(seq_len=1, batch_size=1)], ids=str)
+@pytest.mark.parametrize("name", ["lem", "layer-norm", "gru, before"])
+def test_extreme_sizes_equal_the_host(gpu, name, sizes):
+    assert_as_on_the_host(Case(desc_of(name), **sizes))
+
+
+@pytest.mark.parametrize("options", ["plain", "resets", "seed and mask", "checkpoints"])
+def test_chunks_of_steps_equal_the_host(gpu, options, monkeypatch):
+    """Long calls have memory for the gates of some steps only."""
+    from rnnkit.cuda import layer
+
+    monkeypatch.setattr(layer, "_CHUNK_BYTES", 2 * 4 * 24 * 8)
+    assert_as_on_the_host(Case(desc_of("peephole-hard"), seq_len=5, options=OPTIONS[options]))
+
+
+@pytest.mark.parametrize("units", [1, 15, 17, 31, 33, 65])
+def test_sizes_around_blocks_equal_the_host(gpu, units):
+    for name in ("layer-norm", "variational"):
+        desc = rnnkit.RNNDescriptor(ALL[name], 3, units, dtype="float64")
+        assert_as_on_the_host(Case(desc, options={"seed": 5}))
+
+
+def test_what_a_reset_to_learned_states_needs(gpu):
+    for options in ("resets", "resets and mask"):
+        for states in (True, False):
+            desc = desc_of("lem", learned_initial_state=True)
+            assert_as_on_the_host(Case(desc, options=OPTIONS[options], states=states))
+
+
+def test_padding_is_never_read(gpu):
+    case = Case(desc_of("augru"), options=OPTIONS["lengths"])
+    expected = case.step(moved)
+    beyond = np.arange(5)[:, None] >= np.array(case.options["lengths"])
+    for array in (case.x, case.dy, *case.inputs.values()):
+        array[beyond] = np.nan
+    for found, other in zip(case.step(moved), expected, strict=True):
+        assert_near(found, other, 0)
+
+
+def test_backward_may_run_again_and_add(gpu):
+    for options in ("resets", "checkpoints"):
+        case = Case(desc_of("peephole-hard"), options=OPTIONS[options])
+        found, gradients = case.step(moved)
+        dw = moved(np.ones_like(case.w))
+        for _ in range(2):
+            again = rnnkit.backward(
+                case.desc, moved(case.w), found.workspace, *map(moved, (case.dy, case.dhy, case.dcy)), dw=dw
+            )
+        assert_near(again[:3], gradients[:3], 0)
+        assert_near((dw,), (2 * gradients.dw.get() + 1,), 1e-12)
+
+
+@pytest.mark.parametrize("options", ["plain", "lengths", "mask"])
+def test_states_of_every_step_are_those_of_the_host(gpu, options):
+    case = Case(desc_of("lem"), options=OPTIONS[options])
+    found, expected = case.step(moved)[0].workspace, case.step(lambda one: one)[0].workspace
+    for layer in range(2):
+        for direction in range(2):
+            for state in ("h", *case.desc.states):
+                place = state, layer, direction
+                assert_near((found.state(*place),), (expected.state(*place),), 1e-12)
+    with pytest.raises(rnnkit.WorkspaceError, match=says("hidden", "checkpoint_steps")):
+        Case(case.desc, options=OPTIONS["checkpoints"]).step(moved)[0].workspace.hidden(0)
+
+
+def test_numbers_are_those_of_the_host(gpu):
+    """Dropout masks and noises: a seed gives the same network on both."""
+    case = Case(desc_of("variational", dropout=0.4), options=OPTIONS["seed and mask"])
+    (found, _), (expected, _) = case.step(moved), case.step(lambda one: one)
+    names = [name for name in expected.workspace.arrays if name.startswith("noises_")]
+    assert names
+    for name in names:
+        assert np.array_equal(found.workspace.arrays[name].get(), expected.workspace.arrays[name])
+
+
+def test_plans_and_streams_equal_the_host(gpu):
+    desc = rnnkit.RNNDescriptor(cells.LEM(), 4, 4, 2, dtype="float64")
+    case = Case(desc)
+    plan, expected = rnnkit.prepare(desc, moved(case.w)), case.infer(lambda one: one)
+    assert_near(plan.infer(moved(case.x), moved(case.hx), moved(case.cx))[:3], expected[:3], 1e-12)
+    hx, cx = moved(case.hx), moved(case.cx)
+    for t in range(case.seq_len):
+        y, hx, cx = plan.step(moved(case.x[t]), hx, cx)
+        assert_near((y,), (expected.y[t],), 1e-12)
+
+
+def test_networks_may_have_cells_of_their_own(gpu):
+    net = rnnkit.Network(own_cells.OwnLSTM(), 3, 4, seed=0)
+    x = np.ones((5, 2, 3), np.float32)
+    assert_near((net.to(sys.modules["cupy"]).infer(moved(x)).y,), (net.infer(x).y,), 1e-5)
+
+
+def _softest(x):
+    return x / (1 + abs(x))
+
+
+@derivative(_softest)
+def _of_softest(x):
+    return 1 / (1 + abs(x)) ** 2
+
+
+@derivative(math.atan)
+def _of_atan(x):
+    return 1 / (1 + x * x)
+
+
+@cells.cell(gates="a")
+class Softest(NamedTuple):
+    """A cell whose function has a declared derivative: its value is what its Python computes."""
+
+    power: float = 1.5
+
+    @forward("h")
+    def update(self, a, h_prev):
+        return _softest(a) + math.atan(h_prev) * exp(h_prev * h_prev) ** self.power / 16
+
+
+def test_functions_with_a_declared_derivative_run(gpu):
+    assert_as_on_the_host(Case(rnnkit.RNNDescriptor(Softest(), 3, 4, dtype="float64")))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_of_own_cells_is_refused(gpu, dtype):
+    desc = rnnkit.RNNDescriptor(own_cells.OwnLSTM, 3, 4, dtype=dtype)
+    w, x = moved(rnnkit.init_weights(desc, seed=0)), moved(np.ones((2, 1, 3), desc.np_dtype))
+    for call, arrays in ((rnnkit.forward, (w, x)), (rnnkit.infer, (w, x)), (rnnkit.prepare, (w,))):
+        facts = f"{call.__name__}: desc.dtype", "float32", "float64", "cuDNN", dtype
+        with pytest.raises(rnnkit.BackendError, match=says(*facts)):
+            call(desc, *arrays)
+    desc = rnnkit.RNNDescriptor("lstm", 3, 4, dtype=dtype)
+    w = moved(rnnkit.init_weights(desc, seed=0))
+    with pytest.raises(rnnkit.BackendError, match=says("forward: desc.dtype", "masks", dtype)):
+        rnnkit.forward(desc, w, x, mask=np.ones((2, 1)))
+
+
+def test_a_network_stays_usable_after_an_allocation_has_failed(standin, monkeypatch):
+    import standin_cupy
+
+    case = Case(desc_of("lem"))
+    found, gradients = case.step(moved)
+    w = moved(case.w)
+    rooms = iter(range(10**9))
+    empty = standin_cupy.empty
+    for last in (0, 2, 5):
+        limit = next(rooms) + last
+
+        def failing(shape, dtype=np.float64, limit=limit):
+            if next(rooms) > limit:
+                raise MemoryError("out of memory")
+            return empty(shape, dtype)
+
+        monkeypatch.setattr(standin_cupy, "empty", failing)
+        with pytest.raises(MemoryError):
+            rnnkit.backward(case.desc, w, found.workspace, moved(case.dy))
+        monkeypatch.setattr(standin_cupy, "empty", empty)
+    again = rnnkit.backward(case.desc, w, found.workspace, *map(moved, (case.dy, case.dhy, case.dcy)))
+    assert_near(again, gradients, 0)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_nvrtc_compiles_every_cell(architecture):
+    """Without a warning, and without a GPU."""
+    needs_installed("nvrtc") if nvrtc.library() is None else None
+    from rnnkit.cuda.common import common_source
+    from rnnkit.cuda.source import source_of
+
+    kinds = [*ALL.values(), *(one() if isinstance(one, type) else one for one in GALLERY.values())]
+    kinds += [desc_of(name).cell for name in MODES]
+    options = "-default-device", "-fmad=false", f"--gpu-architecture={architecture}"
+    for dtype in map(np.dtype, TOLERANCES):
+        assert nvrtc.compiled(common_source(dtype), options)[1] == ""
+        for cell in kinds:
+            for kind in ("infer", "forward", "gradient"):
+                code, log = nvrtc.compiled(source_of(cell, dtype, False, kind, True), options)
+                assert code and log == "", (cell, kind, log)
