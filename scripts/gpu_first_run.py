@@ -29,6 +29,7 @@ PARTS = {
     "gpu_run.versions": 1.0,
     "gpu_run.networks": 2.5,
     "gpu_run.device_tests": 4.0,
+    "gpu_run.cells": 2.0,
     "gpu_run.speed": 3.5,
     "gpu_run.questions": 2.0,
 }

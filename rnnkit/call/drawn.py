@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rnnkit.call.workspace import Workspace
+from rnnkit.common.arrays import on_host
 from rnnkit.errors import BackendError
 
 
@@ -21,9 +24,10 @@ def drawn(workspace: Workspace, seq_len: int | None = None) -> tuple[list[np.nda
     desc, steps, mask = workspace.desc, workspace.steps, workspace.options.mask
     count = steps.seq_len if seq_len is None else seq_len  # the arrays may have room for more
 
-    def of_all(array: np.ndarray) -> np.ndarray:
-        if mask is not None:
-            return mask.spread(array)
+    def of_all(given: Any) -> np.ndarray:
+        array = on_host(given)
+        if mask is not None:  # on a GPU the arrays are those of all steps
+            return mask.spread(array) if array is given else np.where(mask.listed[:, :, None], array, 0)
         if not steps.padded:
             return array[:count]
         within = np.arange(count)[:, None, None] < steps.lengths[:, None]
@@ -40,5 +44,5 @@ def drawn(workspace: Workspace, seq_len: int | None = None) -> tuple[list[np.nda
         columns[noise.per_step] += desc.hidden_size
         rows = [workspace.arrays[f"{prefix}noises_{index}"] for index in range(desc.num_pseudo_layers)]
         own = [one[..., first : first + desc.hidden_size] for one in rows]
-        noises[noise.name] = np.stack([of_all(one) if noise.per_step else one for one in own])
+        noises[noise.name] = np.stack([of_all(one) if noise.per_step else on_host(one) for one in own])
     return masks, noises

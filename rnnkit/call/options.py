@@ -225,13 +225,6 @@ TABLE = {  # by the title in the docs: whether the option is used, its entries b
         _HALF_OF_OTHERS,
         _DTYPE,
     ),
-    f"sequences of more than {MAX_CUDNN_STEPS} steps": _row(
-        lambda _, options: options.steps.seq_len > MAX_CUDNN_STEPS and _longest(options.steps) > MAX_CUDNN_STEPS,
-        _SEQUENCES,
-        YES,
-        YES,
-        YES,
-    ),
 }
 
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.common.arrays import library_of
+
 LISTED_ROWS = 1 << 16
 """Number of row numbers that are computed once and shared by all calls."""
 
@@ -108,7 +110,10 @@ def with_zeros(state: Any, rows: np.ndarray) -> Any:
 
 def with_rows(state: Any, other: Any, rows: np.ndarray) -> Any:
     """Return states (L, N, ...) with these rows, (N,) bool, of others, of which None is zeros; None stays None."""
-    return None if state is None else np.where(rows[:, None], state.dtype.type(0) if other is None else other, state)
+    if state is None:
+        return None
+    library: Any = library_of(state)
+    return library.where(library.asarray(rows)[:, None], state.dtype.type(0) if other is None else other, state)
 
 
 def _resets(resets: np.ndarray, lengths: np.ndarray, from_hx: bool) -> Resets | None:

@@ -118,7 +118,8 @@ def workspace_nbytes(desc: RNNDescriptor, T: int, N: int, checkpoint_steps: int 
         weights and scratch of backward, although these stay in the same memory for the next call. Without checkpoints
         they include y. With checkpoints they include the saved states, one segment with all that backward needs of it
         and, with two directions, the outputs of every layer but the last. Memory that is reused stays as large as its
-        longest batch needed, or a quarter more. On a GPU cuDNN decides the size.
+        longest batch needed, or a quarter more. On a GPU cuDNN decides the size of its networks; others keep all
+        states, and without checkpoints the gates.
 
     Raises
     ------
@@ -214,7 +215,7 @@ class Workspace:
             A later forward has overwritten the workspace's memory, or forward ran with `checkpoint_steps`, which does
             not save every state.
         BackendError
-            The layer is not the last one, and the network ran on a GPU: cuDNN does not expose its states.
+            The layer is not the last one, and cuDNN ran the network: it does not expose these states.
         TypeError, ValueError
             `layer` or `direction` is not an int, or out of range.
         """

@@ -32,6 +32,7 @@ _COMPUTE_TYPES = {"float32": 68, "float64": 70}  # cublasComputeType_t
 _COMPUTE_TF32 = 77
 _DEFAULT_ALGORITHM = -1  # cublasGemmAlgo_t
 
+
 class Prepared(NamedTuple):
     """A product or a kernel with its arguments, for any step."""
 

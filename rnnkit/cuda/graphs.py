@@ -1,7 +1,8 @@
 """Loops over steps as CUDA graphs: a step then costs its kernels, and not the Python that starts them.
 
-With RNNKIT_CUDA_GRAPHS=1 in the environment. A graph has fixed addresses. Training loops, and inference of one size again and again, get the same memory from CuPy's
-pool in every round, so a loop is captured when it comes with the same addresses for the second time.
+With RNNKIT_CUDA_GRAPHS=1 in the environment. A graph has fixed addresses. Training loops, and inference of one size
+again and again, get the same memory from CuPy's pool in every round, so a loop is captured when it comes with the same
+addresses for the second time.
 """
 
 from __future__ import annotations

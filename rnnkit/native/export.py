@@ -16,17 +16,17 @@ from rnnkit.common.arrays import library_of
 from rnnkit.cpu.layer import layers_of, pack
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.states import learned_states
+from rnnkit.equations.c_functions import functions, head
+from rnnkit.equations.c_text import KEYWORDS
 from rnnkit.errors import message
 from rnnkit.native.arrays import Arrays
 from rnnkit.native.check import check as run_test
-from rnnkit.equations.c_functions import functions, head
 from rnnkit.native.int8_products import Int8Products
 from rnnkit.native.layer import LayerWriter
 from rnnkit.native.network import Body, header
 from rnnkit.native.products import Products
 from rnnkit.native.readout import Readout
 from rnnkit.native.selftest import test_program
-from rnnkit.equations.c_text import KEYWORDS
 
 _DTYPES = np.dtype(np.float32), np.dtype(np.float64)
 

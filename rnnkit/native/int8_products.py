@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rnnkit.cpu.reduced import factors_of, rounded_columns
-from rnnkit.native.products import shifted
 from rnnkit.equations.c_text import literal
+from rnnkit.native.products import shifted
 from rnnkit_kernels.machine.formats import MAX_INT8, MIN_MAGNITUDE
 
 _WIDTH = 64  # columns of a block

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.cpu.layer import Layer
+from rnnkit.equations.c_text import CText, literal, name_in_c
 from rnnkit.native.arrays import Arrays
 from rnnkit.native.int8_products import Int8Products, Target
 from rnnkit.native.products import Part, Products, shifted
-from rnnkit.equations.c_text import CText, literal, name_in_c
 from rnnkit_kernels.cells.declaration import MEAN_BLOCK, mean_blocks
 from rnnkit_kernels.stages import flushed_in, operand_places
 

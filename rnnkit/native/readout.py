@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from rnnkit import training
+from rnnkit.equations.c_text import CText
 from rnnkit.errors import message, wrong_type
 from rnnkit.native.arrays import Arrays
 from rnnkit.native.products import Part, Products
-from rnnkit.equations.c_text import CText
 from rnnkit_kernels.cells.activations import Activation
 from rnnkit_kernels.cells.expressions import expression
 from rnnkit_kernels.cells.functions import value

@@ -143,7 +143,8 @@ def forward(
     WorkspaceError
         A call in another thread is using the memory of `workspace`.
     BackendError
-        The arrays are CuPy's, and cuDNN is missing or does not support an option (for example `checkpoint_steps`).
+        The arrays are CuPy's, and a library is missing, or they are of half precision and cuDNN does not have the
+        network or an option.
 
     Notes
     -----

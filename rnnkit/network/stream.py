@@ -278,14 +278,17 @@ class Stream:
 
     def _reset_rows(self, states: Iterable[np.ndarray], rows: np.ndarray | None) -> None:
         """Set the states of the marked rows to the initial ones."""
-        for array, initial in zip(states, self._initial, strict=True) if rows is not None else ():
+        if rows is None:
+            return
+        rows = self._library.asarray(rows)
+        for array, initial in zip(states, self._initial, strict=True):
             array[:, rows] = initial
 
-    @staticmethod
-    def _skip(y: Any, after: Iterable[Any], before: Sequence[Any], rows: np.ndarray | None) -> None:
+    def _skip(self, y: Any, after: Iterable[Any], before: Sequence[Any], rows: np.ndarray | None) -> None:
         """Restore the states of the marked rows, and their y."""
         if rows is None:
             return
+        rows = self._library.asarray(rows)
         y[rows] = before[0][-1, rows]
         for array, old in zip(after, before, strict=False):
             array[:, rows] = old[:, rows]

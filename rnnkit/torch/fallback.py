@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ REASONS = {
     "again": "second derivatives are wanted",
     "batched": "its gradients are batched (is_grads_batched)",
 }
-_NO_CELL = "cuDNN runs only its built-in modes"
+_NO_CUPY = "CuPy is not installed" if find_spec("cupy") is None else None  # dynamo cannot trace this
 _OF_PYTORCH = nn.RNN, nn.LSTM, nn.GRU, nn.RNNCellBase
 _NAMES = {_Kind.Vmap: "vmap", _Kind.Jvp: "jvp"}
 
@@ -66,8 +67,10 @@ def of_place(module: Any, data: Tensor, packed: Any, options: Any) -> str | None
     """Return the reason, if the engine cannot run a call on this device, or None."""
     if data.device.type != "cuda":
         return _without_cuda(data.device)
+    if module._rnnkit_has_own_cell and _NO_CUPY:
+        return _NO_CUPY
     if torch.compiler.is_dynamo_compiling():  # it cannot trace the rest
-        return _NO_CELL if module._rnnkit_runs_on_cpu else None
+        return None
     swaps = -1 if module._rnnkit_batch_first else 1
     shape = data.shape[:2][::swaps] if packed is None else (len(packed.batch_sizes), int(packed.batch_sizes[0]))
     given = {"resets": options.resets is not None, "masked": options.mask is not None}

@@ -62,7 +62,7 @@ def run(
         found = equations.results(desc, layout, {"mask": mask}, drawn, (*tensors, *parameters))
     else:
         seed = int(seed) if desc.draws else None
-        call = Call(desc, layout, None, None, None if mask is None else mask.detach().numpy(), seed)
+        call = Call(desc, layout, None, None, None if mask is None else mask.detach().cpu().numpy(), seed)
         wants = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (*tensors, w))
         kind = _UntracedRecurrence if "torch._dynamo" in sys.modules else Recurrence
         found = (kind.apply if wants or desc.draws else infer)(call, *tensors, *parameters)

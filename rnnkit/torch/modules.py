@@ -29,7 +29,7 @@ _CONFIGURATION = {"mode", "input_size", "hidden_size", "num_layers", "bias", "bi
 class Accelerated(nn.Module):
     """Base class of accelerated modules: constructor, parameters and `state_dict` are PyTorch's."""
 
-    _rnnkit_runs_on_cpu = False  # whether cuDNN does not support the cell
+    _rnnkit_has_own_cell = False  # whether no mode names the cell
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         with torch.inference_mode(False):  # parameters of inference mode could not be trained later

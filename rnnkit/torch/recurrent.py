@@ -180,7 +180,7 @@ class Recurrent(AcceleratedLayers):
         return self._rnnkit_dropout(), self.training and self._draws_noise
 
     @property
-    def _rnnkit_runs_on_cpu(self) -> bool:  # type: ignore[override]
+    def _rnnkit_has_own_cell(self) -> bool:  # type: ignore[override]
         return not isinstance(self.cell, str)
 
     def reset_parameters(self) -> None:

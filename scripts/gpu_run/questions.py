@@ -157,8 +157,9 @@ def _graph(here: Here) -> None:
         x[...] = numbers[1]
         expected = call().get()
         x[...] = numbers[0]
-        stream = cupy.cuda.Stream(non_blocking=True)
-        with stream:
+        # What a graph writes must stay its own: memory of CuPy's usual pool would be given to others.
+        stream, pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
+        with stream, cupy.cuda.using_allocator(pool.malloc):
             call()
             stream.synchronize()
             stream.begin_capture()

@@ -5,7 +5,6 @@ from itertools import product
 
 import gpu as on_gpu
 import numpy as np
-import own_cells
 import pytest
 from combinations import nightly, pairs
 from gpu import BOUNDS, CELLS, LENGTHS, assert_as_on_the_host, fetched, inside, moved
@@ -26,10 +25,6 @@ SIZES = [
     *(dict(mode=mode, hidden_size=size, input_size=size, dtype=dtype, seq_len=9) for mode, size, dtype in TILES),
     *(dict(mode=mode, input_mode="skip", input_size=4, bidirectional=both) for mode in MODES for both in (False, True)),
     *(dict(mode=mode) | sizes for mode, sizes in EXTREMES),
-]
-REFUSED = [
-    ("gru", {"reset_after": False}, "reset_after", [True, False]),
-    (own_cells.OwnLSTM, {}, "mode", ["OwnLSTM()"]),
 ]
 
 
@@ -340,13 +335,6 @@ def assert_every_call_refuses(error, desc, arrays, field, *facts):
     for call, count in ((rnnkit.forward, 2), (rnnkit.infer, 2), (rnnkit.prepare, 1)):
         with pytest.raises(error, match=says(f"{call.__name__}: desc.{field}", *facts)):
             call(desc, *arrays[:count])
-
-
-@pytest.mark.parametrize(("mode", "options", "field", "facts"), REFUSED)
-def test_cells_that_cudnn_does_not_have_are_refused(gpu, mode, options, field, facts):
-    desc = rnnkit.RNNDescriptor(mode, 3, 4, **options)
-    arrays = moved(rnnkit.init_weights(desc, seed=0), np.ones((2, 1, 3), np.float32))
-    assert_every_call_refuses(rnnkit.BackendError, desc, arrays, field, "CuPy", "cuDNN", *facts)
 
 
 # Half precision without a GPU

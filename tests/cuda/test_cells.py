@@ -301,11 +301,58 @@ class Softest(NamedTuple):
 
     @forward("h")
     def update(self, a, h_prev):
-        return _softest(a) + math.atan(h_prev) * exp(h_prev * h_prev) ** self.power / 16
+        return _softest(a) + math.atan(h_prev) * exp(-h_prev * h_prev) ** self.power / 16
 
 
 def test_functions_with_a_declared_derivative_run(gpu):
     assert_as_on_the_host(Case(rnnkit.RNNDescriptor(Softest(), 3, 4, dtype="float64")))
+
+
+def test_graphs_repeat_what_they_captured(gpu, monkeypatch):
+    """A loop that comes again with the same addresses, but other numbers."""
+    from rnnkit.cuda import graphs
+
+    monkeypatch.setattr(graphs, "enabled", True)
+    monkeypatch.setattr(graphs, "_graphs", graphs._Graphs())
+    case, workspace = Case(desc_of("layer-norm")), None
+    w, inputs = moved(case.w), [case.x, 2 * case.x, 3 * case.x, -case.x]
+    for x in inputs:
+        found = rnnkit.forward(case.desc, w, moved(x), workspace=workspace)
+        workspace = found.workspace
+        assert_near((found.y,), (rnnkit.forward(case.desc, case.w, x).y,), 1e-12)
+        gradients = rnnkit.backward(case.desc, w, workspace, moved(case.dy))
+        expected = rnnkit.forward(case.desc, case.w, x).workspace
+        assert_near(gradients, rnnkit.backward(case.desc, case.w, expected, case.dy), 1e-12)
+    captured = [one for one in graphs._graphs.found.values() if one is not None]
+    assert len(captured) >= case.desc.num_pseudo_layers  # at least those of forward
+    monkeypatch.setattr(graphs, "_KEPT", 1)
+    rnnkit.forward(case.desc, w, moved(case.x))
+    assert len(graphs._graphs.found) == 1
+
+
+def test_short_loops_and_streams_that_are_captured_make_no_graphs(gpu, monkeypatch):
+    from rnnkit.cuda import graphs
+
+    monkeypatch.setattr(graphs, "enabled", True)
+    monkeypatch.setattr(graphs, "_graphs", graphs._Graphs())
+    case, stream = Case(desc_of("lem"), seq_len=9), sys.modules["cupy"].cuda.Stream(non_blocking=True)
+    plan, x = rnnkit.prepare(case.desc, moved(case.w)), moved(case.x)
+    plan.infer(x[:3])
+    with stream:
+        plan.infer(x[:3])
+        stream.begin_capture()
+        plan.infer(x[:3])
+        stream.end_capture()
+    assert not graphs._graphs.found
+    plan.infer(x)
+    assert len(graphs._graphs.found) == case.desc.num_pseudo_layers
+
+
+def test_long_sequences_run_without_cudnn(gpu, monkeypatch):
+    from rnnkit.call import options
+
+    monkeypatch.setattr(options, "MAX_CUDNN_STEPS", 4)
+    assert_as_on_the_host(Case(desc_of("lstm")))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

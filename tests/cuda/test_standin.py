@@ -221,13 +221,13 @@ def test_dropout_takes_all_bits_of_the_seed(standin, seed):
 
 def test_simultaneous_backward_calls_run_forward_once_more(standin):
     """One takes the reserve space of forward, the other runs forward once more, however close they come."""
-    from rnnkit.cuda import engine
+    from rnnkit.cuda import modes
 
     problem = TWO_LAYERS.twin(dropout=0.5, lengths=None)
     _, expected, _ = on_gpu.step(problem)
     workspace, readers, both = on_gpu.forward(problem).workspace, [], threading.Event()
 
-    class Record(engine._Record):
+    class Record(modes._Record):
         """Who reads whether the reserve space is spent waits for another who does, if there can be one."""
 
         @property

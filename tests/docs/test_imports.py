@@ -35,10 +35,10 @@ DIRECTION = {
     "network": {"native", "cpu", "cuda", "call", "descriptor", "common", "kernels.cells", "types", "errors"},
     "native": {"training", "equations", "cpu", "call", "descriptor", "common", "kernels", "kernels.cells", "errors"},
     "cpu": {"call", "descriptor", "common", "kernels", "errors"},
-    "cuda": {"call", "descriptor", "common", "kernels.cells", "errors"},
+    "cuda": {"equations", "cpu", "call", "descriptor", "common", "kernels", "kernels.cells", "errors"},
     "call": {"descriptor", "common", "kernels", "kernels.cells", "types", "errors"},  # of kernels what forks need alone
     "descriptor": {"cells", "common", "kernels.cells", "types", "errors"},
-    "equations": {"call", "descriptor", "kernels.cells", "errors"},
+    "equations": {"call", "descriptor", "kernels", "kernels.cells", "errors"},
     "cells": {"kernels.cells"},
     "common": {"errors"},
     "types": set(),

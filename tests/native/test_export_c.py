@@ -18,8 +18,8 @@ import rnnkit
 from rnnkit.cells import CoRNN, Gate, LayerNormLSTM, Sigmoid, Softplus, cell, derivative, fma, forward, sigmoid, tanh
 from rnnkit.commands import command_line
 from rnnkit.equations import c_functions as functions
-from rnnkit.native import check
 from rnnkit.equations.c_text import literal
+from rnnkit.native import check
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ from combinations import nightly
 from repository import ROOT
 
 import rnnkit
-from rnnkit.call import options as call_options
 from rnnkit.call.options import (
     CALLS,
     CUPY,
@@ -42,7 +41,6 @@ class Gated(NamedTuple):
         return tanh(a * b) + 0.5 * h_prev
 
 
-LONG = f"sequences of more than {call_options.MAX_CUDNN_STEPS} steps"
 # What asks for an option: of the network, an LSTM unless it says otherwise, and of the call.
 ASKED = {
     "`lengths`": ({}, {"lengths": [1, 3]}),
@@ -61,7 +59,7 @@ ASKED = {
     "`learned_initial_state`": ({"learned_initial_state": True}, {}),
     '`dtype="float64"`': ({"dtype": "float64"}, {}),
     '`dtype="float16"` or `"bfloat16"`': ({"dtype": "float16"}, {}),
-    LONG: ({}, {}),  # by a smaller limit
+    "the same for what cuDNN does not have": ({"mode": own_cells.Independent, "dtype": "float16"}, {}),
 }
 DRAWN = "`seed`", "`first_row`", "`dropout`"  # outputs are dropped in training
 PLANS = CALLS[3:]
@@ -73,13 +71,13 @@ CASES = [
     for name in TABLE
     for place in PLACES
     for call in (PLANS if place == QUANTIZED else CALLS)
-    # Those without a forward that would leave a workspace.
-    if ("`inputs`" in name, call, place) != (True, "backward", CUPY) and (name, call) != (LONG, "backward")
 ]
 
 
 def backward(net, x, prepared, **asked):
-    result = net.forward(x, inputs=INPUTS if net.desc.inputs_size else None)
+    library = np if isinstance(x, np.ndarray) else sys.modules["cupy"]
+    inputs = {name: library.asarray(one) for name, one in INPUTS.items()} if net.desc.inputs_size else None
+    result = net.forward(x, inputs=inputs)
     return net.backward(result.workspace, dy=result.y, **asked).dx
 
 
@@ -133,9 +131,7 @@ def cell_of(name, call, place):
 
 
 @pytest.mark.parametrize(("name", "call", "place"), CASES)
-def test_option_works_or_is_refused_as_the_table_says(request, monkeypatch, name, call, place):
-    if name == LONG:
-        monkeypatch.setattr(call_options, "MAX_CUDNN_STEPS", len(X) - 1)
+def test_option_works_or_is_refused_as_the_table_says(request, name, call, place):
     cell, run, (of_network, asked) = cell_of(name, call, place), RUN[call], ASKED[name]
     net, prepared = network(**of_network), FORM if place == QUANTIZED else {}
     # The same weights on the host, with nothing dropped or rounded.
@@ -147,6 +143,8 @@ def test_option_works_or_is_refused_as_the_table_says(request, monkeypatch, name
     if place == CUPY:
         request.getfixturevalue("standin")
         net, x = net.to(sys.modules["cupy"]), sys.modules["cupy"].asarray(x)
+        if "inputs" in asked:
+            asked = asked | {"inputs": {name: sys.modules["cupy"].asarray(one) for name, one in INPUTS.items()}}
     if "precision" in asked and call in PLANS:
         prepared, asked = asked, {}
     if isinstance(cell, Unsupported):
@@ -166,7 +164,7 @@ def test_option_works_or_is_refused_as_the_table_says(request, monkeypatch, name
             run(net, x, prepared, **asked)
         assert (cell == FROM_FORWARD) == (call == "backward" and TABLE[name].entries["forward"] == YES)
     else:
-        assert name in ("`dropout`", LONG) and cell == NOT_APPLICABLE  # all else of a network shows in every call
+        assert name == "`dropout`" and cell == NOT_APPLICABLE  # all else of a network shows in every call
         np.testing.assert_allclose(on_host(run(net, x, prepared)), y, rtol=0, atol=tolerance)
 
 

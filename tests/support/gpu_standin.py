@@ -38,4 +38,5 @@ def standin_gpu():
                 cuda.__dict__.pop(name, None)
                 if module is not None:
                     sys.modules[f"rnnkit.cuda.{name}"] = cuda.__dict__[name] = module
-    assert not standin.errors, standin.errors
+    errors = standin.errors + standin.blas.errors
+    assert not errors, errors

@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch_tensors import assert_equal, flat
 
 import rnnkit.torch
+from rnnkit import RNNDescriptor
 from rnnkit.cells import SLSTM, RegularizedLSTM
 from rnnkit.torch import FallbackWarning, Recurrent, calls, equations, fallback
 
@@ -178,21 +179,26 @@ def test_other_devices_run_pytorchs_module_or_the_equations():
     assert [tuple(one.shape) for one in flat(found)] == [(T, N, H), *[(1, N, H)] * 4]
 
 
-def test_what_cudnn_lacks_is_known():
+def test_what_no_gpu_runs_is_known(monkeypatch):
     """Of tensors without values in place of those of a GPU."""
     with FakeTensorMode():
         x = torch.empty(T, N, F, device="cuda")
+    monkeypatch.setattr(fallback, "_NO_CUPY", None)
     marks, one, cell = torch.ones(T, N), module("GRU"), module("own cell")
-    for own, options, reason in (
-        (one, {}, None),
-        (one, dict(lengths=[4, 3, 2]), None),
-        (one, dict(mask=marks), "cuDNN skips no steps"),
-        (one, dict(resets=marks), "cuDNN does not support resets"),
-        (cell, {}, "cuDNN runs only its built-in modes"),
+    for own, options in (
+        (one, {}),
+        (one, dict(lengths=[4, 3, 2])),
+        (one, dict(mask=marks)),
+        (cell, dict(resets=marks)),
     ):
-        assert fallback.of_place(own, x, None, calls.Options(**options)) == reason
+        assert fallback.of_place(own, x, None, calls.Options(**options)) is None
     packed = pack_padded_sequence(torch.zeros(T, N, F), [4, 3, 2])
     assert fallback.of_place(one, x, packed, calls.Options()) is None
+    half = RNNDescriptor(cell.cell, F, H, dtype="float16")
+    assert fallback.of_device(half, (T, N), x.device) == "only cuDNN computes in half precision"
+    monkeypatch.setattr(fallback, "_NO_CUPY", "none")
+    assert fallback.of_place(cell, x, None, calls.Options()) == "none"
+    assert fallback.of_place(one, x, None, calls.Options()) is None
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

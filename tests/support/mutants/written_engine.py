@@ -170,7 +170,7 @@ FAULTS = {
     "rnnkit/cuda/cudnn.py": [
         ("lengths come reversed", "(c_int * count)(*lengths)", "(c_int * count)(*lengths[::-1])"),
     ],
-    "rnnkit/cuda/engine.py": [
+    "rnnkit/cuda/modes.py": [
         ("the seed is cut", "return workspace.seed if", "return workspace.seed & 0xFFFFFFFF if"),
         ("lengths are not sorted", "tuple(lengths.tolist())", "tuple(lengths.tolist()[::-1])"),
     ],
