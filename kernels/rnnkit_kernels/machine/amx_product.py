@@ -11,7 +11,6 @@ from .registers import not_inlined
 from .tiles import REGISTERS, configure_registers, release_registers, tile
 
 _LEAST_ROWS = 2  # with one row vector registers read the panels as fast
-_FAR_BYTES = 1 << 20  # of a product's weights, from which on the next panel is prefetched
 
 
 def uses_registers(panels, words, count):
@@ -47,19 +46,14 @@ def tiles_of(count):
 @inner
 def _product(c, a, rows, packed, words, vectors, bias, overwrite, reverse_panels):
     not_inlined()
-    count, gates = rows.stop - rows.start, len(packed.columns)
+    count = rows.stop - rows.start
     tiles, height = tiles_of(count)
-    panel = words * gates * TILE_WORDS
-    is_far = words * packed.units * gates * 4 > _FAR_BYTES
     configure_registers(packed, height)
     for i in range(vectors.stop - vectors.start):
         vector = vectors.stop - 1 - i if reverse_panels else vectors.start + i
-        following = vector - 1 if reverse_panels else vector + 1
-        fetches = is_far and vectors.start <= following < vectors.stop
         for number in range(tiles):
             own = partition(count, number, tiles)
             positions = Range(rows.start + own.start, rows.start + own.stop)
-            ahead = (following if fetches and number == 0 else vector) * panel
             k = Range(0, words)
-            tile(REGISTERS, c, a, positions, rows.start, packed, words, vector, k, bias, overwrite, ahead, height)
+            tile(REGISTERS, c, a, positions, rows.start, packed, words, vector, k, bias, overwrite, 0, height)
     release_registers(packed)

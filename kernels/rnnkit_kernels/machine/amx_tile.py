@@ -29,12 +29,11 @@ class AmxTile(Tile):
         function.linkage = "internal"
         builder = ir.IRBuilder(function.append_basic_block("entry"))
         self.rows, self.depth, a, a_rows, self.lda, b, ldb, *rest = function.args
-        (self.c, self.c_rows, self.ldc, self.bias, self.overwrite, width, _, ahead, *rest) = rest
+        (self.c, self.c_rows, self.ldc, self.bias, self.overwrite, width, _, _, *rest) = rest
         self.columns, self.height = rest[-self.gates :], rest[-self.gates - 1]
         self.scales = rest[:2] if self.form.has_scales else []
         self.a = self._row(builder, a, a_rows, self.lda, I64(0))
         self._find_weights(builder, I64(0), width, b, ldb)
-        self.distance = builder.sub(builder.ptrtoint(ahead, I64), builder.ptrtoint(b, I64))  # to the next panel, or 0
         self.is_whole, self.mask = builder.icmp_signed(">=", width, I64(self.lanes)), self._mask(builder, width)
         self.memory = builder.alloca(ir.ArrayType(I32, _SUMS * TILE_ROWS * TILE_WORDS))
         self.memory.align = VECTOR_BYTES
@@ -68,11 +67,6 @@ class AmxTile(Tile):
                         start = builder.gep(a, [second]) if row else a
                         emit(builder, "tileloadd64", of_a, self._bytes(builder, start), stride)
                     emit(builder, f"tdp{self.form.tiles}", row * len(panels) + place, of_a, own)
-            with builder.if_then(builder.icmp_signed("!=", self.distance, I64(0))):
-                for pointer, size, _ in panels:
-                    for word in range(TILE_WORDS):
-                        place = builder.add(self.distance, I64(word * size * VECTOR_BYTES))
-                        self._prefetch(builder, builder.gep(self._bytes(builder, pointer), [place]))
         for number in sums:
             place = builder.gep(self.memory, [I64(0), I64(number * TILE_ROWS * TILE_WORDS)])
             emit(builder, "tilestored64", number, self._bytes(builder, place), I64(4 * TILE_WORDS))
