@@ -66,6 +66,8 @@ static inline float rk_soft_fma(float a, float b, float c) {
   return (float)odd.x;
 }
 #define RK_FMA(a, b, c) rk_soft_fma(a, b, c)
+#elif defined(RK_PLAIN_FMA) /* rounded twice: other bits, but fast where there is no instruction */
+#define RK_FMA(a, b, c) ((a) * (b) + (c))
 #else
 #define RK_FMA(a, b, c) RK_MATH(fmaf)(a, b, c)
 #endif

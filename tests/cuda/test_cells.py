@@ -141,7 +141,7 @@ def desc_of(name, dtype="float64", layers=2, **options):
     if name in MODES:
         return rnnkit.RNNDescriptor(name.split(",")[0], 4, 4, layers, True, dtype=dtype, **MODES[name] | options)
     kind = ALL[name]
-    size = whole_heads(kind, 4)
+    size = whole_heads(kind, 8 if kind.declaration.means else 4)  # of few units a variance may be near 0
     return rnnkit.RNNDescriptor(kind, size, size, layers, True, dtype=dtype, **options)
 
 

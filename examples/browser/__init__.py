@@ -1,0 +1,1 @@
+"""A language model of `rnnkit train` on a web page, as WebAssembly."""
