@@ -19,6 +19,7 @@ extensions = [
 ]  # fmt: skip
 exclude_patterns = ["data"]
 templates_path = ["_templates"]
+html_static_path = ["_static"]
 
 myst_heading_anchors = 3
 

@@ -87,3 +87,8 @@ def test_resumed_run_of_the_tutorial_is_bit_identical(tmp_path):
     assert (tmp_path / "cut.npz").read_bytes() == (tmp_path / "model.npz").read_bytes()
     assert (tmp_path / "model.png").stat().st_size > 10_000
     assert len((tmp_path / "run.csv").read_text().splitlines()) > 10
+
+
+def test_page_of_the_browser_is_that_of_the_example():
+    for name in ("index.html", "app.js"):
+        assert (DOCS / "_static" / "browser" / name).read_text() == (ROOT / "examples" / "browser" / name).read_text()
