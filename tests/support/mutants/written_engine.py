@@ -172,7 +172,8 @@ FAULTS = {
     ],
     "rnnkit/cuda/cells.py": [
         ("padding is shown", "return found if marks.is_shown is None else", "return found if True else"),
-        ("rows of a part have the masks of its beginning", "workspace.options.first_row, address(network.marks.counts)\n    given = rows",
+        ("rows of a part have the masks of its beginning",
+         "workspace.options.first_row, address(network.marks.counts)\n    given = rows",
          "0, address(network.marks.counts)\n    given = rows"),
         ("what resets are to belongs to nobody", "add_state_gradients(desc, dw, *of_resets)", "pass"),
         ("padding of x counts", "clean = x if marks.flags is None else", "clean = x if True else"),
@@ -190,9 +191,11 @@ FAULTS = {
     ],
     "rnnkit/cuda/layer_gradient.py": [
         ("gradients through h are lost", 'or product.source == "h_prev"', ""),
-        ("the second direction writes over the first", "adds = self._gradients.adds_dx or number > 0", "adds = number > 0"),
+        ("the second direction writes over the first",
+         "adds = self._gradients.adds_dx or number > 0", "adds = number > 0"),
         ("biases have no gradient", "if piece.bias >= 0:", "if False:"),
-        ("scalars are those of the first unit", "total[vectors - scalars :].sum(axis=1)", "total[vectors - scalars :][:, 0]"),
+        ("scalars are those of the first unit",
+         "total[vectors - scalars :].sum(axis=1)", "total[vectors - scalars :][:, 0]"),
     ],
     "rnnkit/cuda/marks.py": [
         ("masked steps have the numbers of all", "mask.taken_before() - 1", "t + 0 * mask.taken_before()"),
@@ -200,7 +203,8 @@ FAULTS = {
         ("the reverse direction resets a step early", "marks[1, 1 : steps.seq_len + 1]", "marks[1, : steps.seq_len]"),
     ],
     "rnnkit/cuda/source.py": [
-        ("states before and after have gradients of their own", 'f"d{name}_prev": f"d{name}" for name', 'f"_{name}": f"d{name}" for name'),
+        ("states before and after have gradients of their own",
+         'f"d{name}_prev": f"d{name}" for name', 'f"_{name}": f"d{name}" for name'),
         ("a step that does not run keeps its gates", "clear = [f", "clear = [] and [f"),
         ("means have whole blocks", "number * {block} + i < units ?", "1 ?"),
     ],
