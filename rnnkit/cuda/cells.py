@@ -46,7 +46,7 @@ def _dense(array: Any) -> Any:
 
 def _shown(states: Any, seq_len: int, marks: Marks) -> Any:
     found = states[1 : seq_len + 1]
-    return found if marks.is_shown is None else found * marks.is_shown[:, :, None]
+    return found if marks.is_shown is None else cupy.where(marks.is_shown[:, :, None], found, found.dtype.type(0))
 
 
 def _bits(number: Any) -> int:
@@ -99,16 +99,22 @@ class _Network:
         return _shown(states, self.seq_len, self.marks)
 
     def start(self, hx: Any, cx: Any) -> None:
-        """Write the initial states."""
+        """Write the initial states; zeros for sequences without steps, whose states are multiplied by zeros."""
         for layer in self.layers:
             row = self.seq_len + 1 if layer.direction else 0
             hidden, cells = self.arrays[f"hidden_l{layer.layer}"], self.arrays.get(f"cell_{layer.index}")
-            hidden[row][:, layer.outputs] = 0 if hx is None else hx[layer.index]
+            hidden[row][:, layer.outputs] = 0 if hx is None else self._of_others(hx[layer.index], None)
             if cells is not None:
-                cells[row] = 0 if cx is None else cx[layer.index]
+                cells[row] = 0 if cx is None else self._of_others(cx[layer.index], None)
 
-    def ends(self) -> tuple[Any, Any]:
-        """Return copies of the final states."""
+    def _of_others(self, states: Any, of_empty: Any) -> Any:
+        """Return states (N, ...), with other ones for sequences without steps; None: zeros."""
+        if self.marks.is_empty is None:
+            return states
+        return cupy.where(self.marks.is_empty, states.dtype.type(0) if of_empty is None else of_empty, states)
+
+    def ends(self, hx: Any, cx: Any) -> tuple[Any, Any]:
+        """Return copies of the final states, those of before for sequences without steps."""
         desc, batch = self.desc, self.x.shape[1]
         hy = cupy.empty((desc.num_pseudo_layers, batch, desc.output_size), desc.np_dtype)
         cy = None
@@ -116,9 +122,14 @@ class _Network:
             cy = cupy.empty((desc.num_pseudo_layers, batch, desc.states_size), desc.np_dtype)
         for layer in self.layers:
             row = 1 if layer.direction else self.seq_len
-            hy[layer.index] = self.arrays[f"hidden_l{layer.layer}"][row][:, layer.outputs]
+            own, h = (
+                self.arrays[f"hidden_l{layer.layer}"][row][:, layer.outputs],
+                None if hx is None else hx[layer.index],
+            )
+            hy[layer.index] = self._of_others(own, h)
             if cy is not None:
-                cy[layer.index] = self.arrays[f"cell_{layer.index}"][row]
+                c = None if cx is None else cx[layer.index]
+                cy[layer.index] = self._of_others(self.arrays[f"cell_{layer.index}"][row], c)
         return hy, cy
 
 
@@ -144,7 +155,7 @@ def forward(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, workspace: Wo
             gates, own = workspace.arrays.get(f"gates_{layer.index}"), network.call(layer, "forward")
             keeps = gates is not None
             own.forward(gates if keeps else _scratch(own), _biases(desc, layer, w), keeps)
-        return network.shown(workspace.arrays[f"hidden_l{desc.num_layers - 1}"]), *network.ends()
+        return network.shown(workspace.arrays[f"hidden_l{desc.num_layers - 1}"]), *network.ends(hx, cx)
 
 
 def _copied(states: Any) -> Any:
@@ -273,7 +284,7 @@ class PackedNetwork:
                 own = network.call(layer, "infer")
                 gates = _scratch(own) if gates is None else gates
                 own.forward(gates, _biases(desc, layer, w), keeps=False)
-            return network.shown(network.arrays[f"hidden_l{desc.num_layers - 1}"]), *network.ends()
+            return network.shown(network.arrays[f"hidden_l{desc.num_layers - 1}"]), *network.ends(hx, cx)
 
 
 def _states(desc: RNNDescriptor, seq_len: int, batch: int) -> dict[str, Any]:

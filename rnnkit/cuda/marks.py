@@ -18,6 +18,7 @@ class Marks(NamedTuple):
     resets: tuple[Any, Any]  # uint8, by direction: whether the state is reset before this step
     counts: Any  # int32: the number of this step among those of its sequence that run; None: t
     is_shown: Any  # bool: whether a step is within its sequence; None: all are
+    is_empty: Any  # bool (N, 1): whether no step of a sequence runs; None: some step of each does
 
 
 def marks_of(options: CallOptions) -> Marks:
@@ -38,5 +39,11 @@ def marks_of(options: CallOptions) -> Marks:
         for direction, own in enumerate((marks[0, : steps.seq_len], marks[1, 1 : steps.seq_len + 1])):
             own = own if mask is None else mask.spread(own)
             resets[direction] = cupy.asarray(np.ascontiguousarray(own, np.uint8))
-    flags = None if flags is None else cupy.asarray(flags.astype(np.uint8))
-    return Marks(flags, (resets[0], resets[1]), counts, None if within is None else cupy.asarray(within))
+    flags, empty = None if flags is None else cupy.asarray(flags.astype(np.uint8)), steps.lengths == 0
+    return Marks(
+        flags,
+        (resets[0], resets[1]),
+        counts,
+        None if within is None else cupy.asarray(within),
+        cupy.asarray(empty[:, None]) if empty.any() else None,
+    )
