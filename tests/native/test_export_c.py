@@ -198,7 +198,13 @@ def test_emulated_fma_is_exact(count, tmp_path):
     assert subprocess.check_output([program, str(count)], text=True) == "0\n"
 
 
-EMULATED = {"aarch64-linux-gnu-gcc": "qemu-aarch64-static", "riscv64-linux-gnu-gcc": "qemu-riscv64-static"}
+EMULATED = {  # compiler -> emulator, and flags
+    "aarch64-linux-gnu-gcc": ("qemu-aarch64-static", ()),
+    "riscv64-linux-gnu-gcc": ("qemu-riscv64-static", ()),
+    "arm-linux-gnueabihf-gcc": ("qemu-arm-static", ("-mfpu=neon-vfpv4",)),  # ARMv7 with a fused multiply-add
+    "powerpc64le-linux-gnu-gcc": ("qemu-ppc64le-static", ()),
+    "powerpc-linux-gnu-gcc": ("qemu-ppc-static", ()),  # of 32 bits, the highest byte first
+}
 
 
 @pytest.mark.weekly
@@ -206,12 +212,31 @@ EMULATED = {"aarch64-linux-gnu-gcc": "qemu-aarch64-static", "riscv64-linux-gnu-g
 @pytest.mark.parametrize("mode", ["gru", CoRNN(), LayerNormLSTM()])
 @pytest.mark.parametrize("compiler", EMULATED)
 def test_other_cpus_have_the_same_bits(compiler, mode, precision, tmp_path):
-    if shutil.which(compiler) is None or shutil.which(EMULATED[compiler]) is None:
-        pytest.skip(f"needs {compiler} and {EMULATED[compiler]}")
+    emulator, flags = EMULATED[compiler]
+    if shutil.which(compiler) is None or shutil.which(emulator) is None:
+        pytest.skip(f"needs {compiler} and {emulator}")
     network(mode, 33).export_c(tmp_path, precision=precision)
-    program = compiled(tmp_path, "-O3", "-static", compiler=compiler)
-    done = subprocess.run([EMULATED[compiler], program], capture_output=True, text=True, check=False)
+    program = compiled(tmp_path, "-O3", "-static", *flags, compiler=compiler)
+    done = subprocess.run([emulator, program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.weekly
+@pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="needs arm-none-eabi-gcc")
+@pytest.mark.parametrize(("precision", "flash"), [(None, 6000), ("int8", 3704)])
+def test_microcontroller_needs_flash_alone(precision, flash, tmp_path):
+    """No memory but the state and the stack, and no library but what every compiler brings. An LSTM of 16 units with a
+    readout, as in the guide, with a tenth of room for other compilers."""
+    net, readout = rnnkit.LSTM(1, 16, seed=0), np.ones(17, np.float32)
+    net.export_c(tmp_path, precision=precision, readout=readout)
+    flags = "-mcpu=cortex-m4 -mfpu=fpv4-sp-d16 -mfloat-abi=hard -mthumb -O2 -std=c99 -ffp-contract=off".split()
+    flags += "-fno-math-errno -fno-trapping-math -c model.c -o model.o".split()
+    subprocess.run(["arm-none-eabi-gcc", *flags], cwd=tmp_path, check=True)
+    found = subprocess.check_output(["arm-none-eabi-size", "model.o"], cwd=tmp_path, text=True).splitlines()[1].split()
+    code, data, zeros = map(int, found[:3])
+    assert data == zeros == 0 and code <= 1.1 * flash
+    needed = subprocess.check_output(["arm-none-eabi-nm", "-u", "model.o"], cwd=tmp_path, text=True).split()
+    assert {*needed} <= {"U", "memcpy", "memset", "memmove"}
 
 
 RUN = """
