@@ -8,6 +8,7 @@ import numpy as np
 
 from rnnkit.cpu.layer import Layer
 from rnnkit.equations.c_text import CText, literal, name_in_c
+from rnnkit.equations.printer import CellText
 from rnnkit.native.arrays import Arrays
 from rnnkit.native.int8_products import Int8Products, Target
 from rnnkit.native.products import Part, Products, shifted
@@ -60,6 +61,7 @@ class LayerWriter:
         self._hidden, self._output = layer.sizes.hidden, layer.sizes.output
         self._bias = bias  # of the columns of the gates, summed, then the vectors
         self._text, self._places = CText(layer.cell, self._real), operand_places(layer.cell.declaration)
+        self._equations = CellText(layer.cell)
         self._is_projected = bool(layer.products[-2].rows.size)
         self._stored = self._stored_before()
 
@@ -272,8 +274,9 @@ class LayerWriter:
         inner += [f"  {line}" for line in (*loads, *lines, *stores)]
         inner.append("}")
         inner += [f"rk_mean_{name_in_c(name)} = rk_mean(rk_terms_{name_in_c(name)}, {self._hidden});" for name in means]
-        comment = f"/* {', '.join(stage.writes)} */"
-        return [comment, "{", *(f"  {line}" for line in inner), "}"]
+        equations = zip(stage.writes, self._equations.expressions(stage), strict=True)
+        comments = [f"/* {name} = {self._equations.shortened(one)} */" for name, one in equations if name in wanted]
+        return [*comments, "{", *(f"  {line}" for line in inner), "}"]
 
     def _scalar(self, name: str) -> int:
         declaration = self._declaration
