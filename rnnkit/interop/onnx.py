@@ -49,7 +49,7 @@ class OnnxNode(NamedTuple):
     lengths : array_like (N,) of int, or None
         Constant sequence_lens of the model, if any.
     computed : tuple of str
-        Which of hx, cx and lengths the model computes: pass these to `infer`.
+        Which of hx, cx and lengths the model computes: pass these to `infer`. Zeros of a computed shape are none.
     """
 
     net: Network
@@ -303,7 +303,7 @@ def stack_onnx(nodes: Sequence[OnnxNode]) -> Network:
     ------
     TypeError, ValueError
         A node differs from the first, its input size does not fit the layer below, it runs in reverse, or it has
-        constant lengths or nonzero initial states.
+        lengths or initial states, constant and nonzero or computed by the model.
 
     Examples
     --------
@@ -343,6 +343,10 @@ def _check_layer(name: str, node: OnnxNode, expected: RNNDescriptor) -> None:
         raise ValueError(message("stack_onnx", f"{name}.reverse", "be False", True, cure))
     constants = [state for state in ("hx", "cx") if getattr(node, state) is not None and np.any(getattr(node, state))]
     constants += ["lengths"] * (node.lengths is not None)
+    if node.computed:
+        cure = f"pass them to infer of the network, and stack {name}._replace(computed=())"
+        expected = "have no states that the model computes"
+        raise ValueError(message("stack_onnx", name, expected, ", ".join(node.computed), cure))
     if constants:
         cure = f"pass them to infer, and stack {name}._replace({constants[0]}=None)"
         expected = "have no constant lengths or initial states"

@@ -17,6 +17,7 @@ from rnnkit.common import archive
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import Network
 from rnnkit.interop.onnx import OPERATORS, OnnxNode, arguments_of, from_onnx
+from rnnkit.interop.onnx_constants import Constants
 from rnnkit.interop.onnx_model import inputs_of, model_of
 from rnnkit.interop.packages import package
 
@@ -133,7 +134,7 @@ class _File:
     def nodes(self, names: Collection[str] | None) -> dict[str, OnnxNode]:
         """Return the operators with these names, or all."""
         found = {}
-        for node, constants in _recurrent(self._model.graph, {}):
+        for node, constants in self._recurrent(self._model.graph, None):
             output = next(filter(None, node.output), "")
             name = _text(output if not node.name or node.name in found else node.name)
             found[name] = node, constants
@@ -146,7 +147,18 @@ class _File:
         wanted = found if names is None else names
         return {name: self._node(name, *entry) for name, entry in found.items() if name in wanted}
 
-    def _node(self, name: str, node: Any, constants: dict[str, Any]) -> OnnxNode:
+    def _recurrent(self, graph: Any, outer: Constants | None) -> Iterator[tuple[Any, Constants]]:
+        """Yield the recurrent nodes of a graph and its subgraphs, each with the constants in its scope."""
+        versions = [entry.version for entry in self._model.opset_import if entry.domain in ("", "ai.onnx")]
+        constants = Constants(self._onnx, graph, self._array, max(versions, default=17), outer)
+        for node in graph.node:
+            for attribute in node.attribute:
+                for body in (attribute.g, *attribute.graphs):
+                    yield from self._recurrent(body, constants)
+            if node.op_type in OPERATORS and node.domain in ("", "ai.onnx"):
+                yield node, constants
+
+    def _node(self, name: str, node: Any, constants: Constants) -> OnnxNode:
         try:
             inputs, computed = self._inputs(node, constants)
             attributes = {entry.name: self._onnx.helper.get_attribute_value(entry) for entry in node.attribute}
@@ -159,8 +171,9 @@ class _File:
             text = f"the operator {name!r} is unsupported: {error}"
             raise ValueError(f"{self._function}: {self._where}: {text}") from error
 
-    def _inputs(self, node: Any, constants: dict[str, Any]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        """Return the constant inputs of a node, and the names of the states that the model computes."""
+    def _inputs(self, node: Any, constants: Constants) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        """Return the constant inputs of a node, without states of zeros, and the names of the states that the model
+        computes."""
         known = INPUTS if node.op_type == "LSTM" else INPUTS[:6]
         if len(node.input) > len(known):
             raise ValueError(f"it has {len(node.input)} inputs, but a {node.op_type} takes at most {len(known)}")
@@ -168,13 +181,16 @@ class _File:
         for name in ("W", "R"):
             if name not in sources:
                 raise ValueError(f"it has no input {name}")
-        computed = [name for name, source in sources.items() if name != "X" and source not in constants]
-        for name in computed:
-            if name not in STATES:
-                source = sources[name]
-                raise ValueError(f"it takes {name} from {source!r}, which the model computes: fold its constants first")
-        tensors = {name: constants[source] for name, source in sources.items() if name != "X" and name not in computed}
-        return {name: self._array(tensor) for name, tensor in tensors.items()}, tuple(STATES[name] for name in computed)
+        arrays, computed = {}, []
+        for name, source in sources.items():
+            if name == "X" or (name.startswith("initial") and constants.is_zero(source)):
+                continue
+            arrays[name] = constants.get(source)
+            if arrays[name] is None and name not in STATES:
+                raise ValueError(f"it takes {name} from {source!r}, which the model computes, not from constants alone")
+            if arrays[name] is None:
+                computed.append(STATES[name])
+        return {name: array for name, array in arrays.items() if array is not None}, tuple(computed)
 
     def _array(self, tensor: Any) -> np.ndarray:
         if tensor.data_type not in self._onnx.helper.get_all_tensor_dtypes():
@@ -204,21 +220,6 @@ class _File:
                 raise ValueError(f"the data is in bytes {start} to {start + length} of {path!r}, which has only {size}")
             file.seek(start)
             return file.read(length)
-
-
-def _recurrent(graph: Any, outer: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Yield the recurrent nodes of a graph and its subgraphs, each with the constants in its scope, by name."""
-    constants = outer | {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from _recurrent(body, constants)
-            if node.op_type == "Constant" and attribute.name == "value" and node.output:
-                constants[node.output[0]] = attribute.t
-        if node.op_type == "Identity" and node.input and node.output and node.input[0] in constants:
-            constants[node.output[0]] = constants[node.input[0]]
-        if node.op_type in OPERATORS and node.domain in ("", "ai.onnx"):
-            yield node, constants
 
 
 def _text(value: Any) -> Any:

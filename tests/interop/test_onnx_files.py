@@ -73,7 +73,7 @@ def test_model_exported_by_pytorch_loads(tmp_path):
         warnings.simplefilter("ignore")  # of the exporter, of its own
         torch.onnx.export(rnn, (x,), tmp_path / "model", dynamo=False)
     nodes = list(load_onnx(tmp_path / "model").values())
-    assert all(node.computed == ("hx", "cx") for node in nodes)
+    assert all(node.computed == () and node.hx is None for node in nodes)  # zeros of the shape of x
     assert_close("y", stack_onnx(nodes).infer(x.numpy()).y, rnn(x)[0].detach().numpy(), "float32")
 
 
@@ -91,6 +91,82 @@ def test_constants_of_every_kind_are_found(tmp_path):
     assert_is_the_network(node, net)
     assert_same_bits("hx", node.hx, own)
     assert node.computed == () and node.lengths is None
+
+
+def constant(name, values):
+    return onnx.numpy_helper.from_array(np.asarray(values), name)
+
+
+def test_weights_that_constants_give_are_folded(tmp_path):
+    """As exporters write them: cut, joined, and with more axes."""
+    net = rnnkit.GRU(INPUT, H, seed=0)
+    arguments = layer_of(net)
+    w, r, b = (arguments[name] for name in ("W", "R", "B"))
+    make = helper.make_node
+    nodes = [
+        make("Slice", ["w_and_more", "first", "last", "rows"], ["w_rows"]),
+        make("Unsqueeze", ["w_rows", "first"], ["W"]),
+        make("Transpose", ["r_turned"], ["r"], perm=[1, 0]),
+        make("Reshape", ["r", "r_shape"], ["R"]),
+        make("Split", ["b_twice"], ["b", "unread"], axis=0, num_outputs=2),
+        make("Mul", ["b", "two"], ["double"]),
+        make("Concat", ["double"], ["joined"], axis=0),
+        make("Cast", ["joined"], ["B"], to=onnx.TensorProto.FLOAT),
+        node_of(arguments, "gru", outputs=["Y"]),
+    ]
+    constants = [
+        constant("w_and_more", np.concatenate([w[0], w[0][:2]])), constant("first", np.array([0])),
+        constant("last", np.array([len(w[0])])), constant("rows", np.array([0])), constant("r_turned", r[0].T.copy()),
+        constant("r_shape", np.array(r.shape)), constant("b_twice", np.concatenate([b / 2, b])),
+        constant("two", np.float32(2)),
+    ]  # fmt: skip
+    path = written(tmp_path / "model", model(nodes, constants, opset=18))
+    assert_is_the_network(load_onnx(path)["gru"], net)
+
+
+@pytest.mark.parametrize("value", [0, 1])
+@pytest.mark.parametrize("way", ["ConstantOfShape", "Expand"])
+def test_zeros_of_a_computed_shape_are_no_states(way, value, tmp_path):
+    arguments, make = layer_of(), helper.make_node
+    tensor = onnx.helper.make_tensor("value", onnx.TensorProto.FLOAT, [1], [value])
+    nodes = [
+        make("Shape", ["X"], ["shape"]),
+        make("Gather", ["shape", "one"], ["batch"]),
+        make("Concat", ["direction", "batch", "units"], ["wanted"], axis=0),
+        make(way, ["wanted"], ["h"], value=tensor) if way == "ConstantOfShape" else make(way, ["v", "wanted"], ["h"]),
+        make("Identity", ["h"], ["initial_h"]),
+        node_of(arguments, sources=["", "initial_h", "initial_c"]),
+    ]
+    constants = [
+        *tensors(arguments), constant("one", np.array([1])), constant("direction", np.array([1])),
+        constant("units", np.array([H])), constant("v", np.float32(value)),
+        constant("initial_c", np.zeros((1, N, H), np.float32)),
+    ]  # fmt: skip
+    (node,) = load_onnx(saved(tmp_path, nodes, constants)).values()
+    assert node.computed == (("hx",) if value else ()) and node.hx is node.cx is None
+    if value:
+        with pytest.raises(ValueError, match=says("stack_onnx: nodes[0]", "hx", "computed=()")):
+            stack_onnx([node])
+        stack_onnx([node._replace(computed=())])
+
+
+def test_constants_of_any_size_and_depth_are_looked_at(tmp_path):
+    """Of a damaged file: shapes of many terabytes, operators that depend on themselves, and what NumPy refuses."""
+    arguments, make = layer_of(), helper.make_node
+    w, r, b = tensors(arguments)
+    huge = make("ConstantOfShape", ["huge"], ["W"])
+    path = saved(tmp_path, [huge, node_of(arguments)], [r, b, constant("huge", np.array([1 << 40]))])
+    assert_refused(path, "'lstm'", "W from 'W'", "constants")
+    circle = [make("Identity", ["W"], ["V"]), make("Identity", ["V"], ["W"])]
+    assert_refused(saved(tmp_path, [*circle, node_of(arguments)], [r, b]), "'lstm'", "W from 'W'", "constants")
+    deep = [make("Identity", [f"w{i}"], [f"w{i + 1}"]) for i in range(5000)]
+    path = saved(tmp_path, [*deep, node_of(arguments, sources=["", "w5000"])], [w, r, b, constant("w0", np.zeros(1))])
+    assert load_onnx(path)["lstm"].computed == ("hx",)
+    wrong = make("Reshape", ["w", "shape"], ["W"])
+    path = saved(
+        tmp_path, [wrong, node_of(arguments)], [r, b, constant("w", np.ones(3)), constant("shape", np.array([7]))]
+    )
+    assert_refused(path, "'lstm'", "Reshape", "cannot be computed")
 
 
 def test_nodes_in_bodies_see_the_constants_around(tmp_path):
