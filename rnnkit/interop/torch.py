@@ -1,4 +1,4 @@
-"""PyTorch: nn.RNN, nn.GRU and nn.LSTM, which have our names, shapes and gate order."""
+"""PyTorch: nn.RNN, nn.GRU, nn.LSTM and their cells, which have our names, shapes and gate order."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ from rnnkit.network.classes import mode_of
 
 _NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh|h0|c0)_l(\d{1,9})(_reverse)?")
 _FIRST = "weight_hh_l0"  # all three modules have it
+_OF_CELL = "weight_ih", "weight_hh", "bias_ih", "bias_hh"  # names of nn.LSTMCell, nn.GRUCell and nn.RNNCell
+_PARAMETER = r"((?:weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)(?:_l\d{1,9}(?:_reverse)?)?)"
+# What PyTorch's weight_norm, spectral_norm and parametrizations keep in place of a parameter.
+_PART = re.compile(rf"parametrizations\.{_PARAMETER}\..+|{_PARAMETER}_(?:g|v|u|orig)")
 
 
 def from_torch(
@@ -39,8 +43,9 @@ def from_torch(
     Parameters
     ----------
     source : Module or mapping of str to array_like
-        An nn.RNN, nn.GRU or nn.LSTM, a model with one inside, or the state dict of either: tensors on any device, or
-        other arrays. Or an rnnkit.torch.Recurrent or a model with one, but not its state dict, which lacks the cell.
+        An nn.RNN, nn.GRU, nn.LSTM or one of their cells, a model with one inside, also a scripted one, or the state
+        dict of any of them: tensors on any device, or other arrays. Of a module with weight_norm or spectral_norm the
+        present weights. Or an rnnkit.torch.Recurrent or a model with one, but not its state dict, which lacks the cell.
     prefix : str
         Module path of the network in a model, for example "encoder.rnn".
     nonlinearity : {"tanh", "relu"}, optional
@@ -78,9 +83,9 @@ def from_torch(
         if recurrent is not None:
             check_left_out("from_torch", why, nonlinearity=nonlinearity, dropout=dropout)
             return recurrent.network()
-        arrays = _arrays(prefix, source.state_dict())
+        module = dict(source.named_modules()).get(prefix[:-1])  # a ScriptModule has no get_submodule
+        arrays = _arrays(prefix, _with_present_weights(prefix, source.state_dict(), module))
         check_left_out("from_torch", why, nonlinearity=nonlinearity, dropout=dropout)
-        module = source.get_submodule(prefix[:-1])
         nonlinearity, dropout = getattr(module, "nonlinearity", None), getattr(module, "dropout", None)
     desc = _descriptor(prefix, arrays, nonlinearity, 0.0 if dropout is None else dropout)
     _check_entries("from_torch", "source", prefix, desc, arrays)
@@ -98,8 +103,8 @@ def to_torch(net: Network, prefix: str = "", *, module: Any = None) -> dict[str,
     prefix : str
         Module path of the network in a model, for example "encoder.rnn".
     module : Module, optional
-        An nn.RNN, nn.GRU, nn.LSTM or rnnkit.torch.Recurrent, or a model with one at `prefix`; its ``load_state_dict``
-        is called.
+        An nn.RNN, nn.GRU, nn.LSTM, one of their cells or rnnkit.torch.Recurrent, or a model with one at `prefix`; its
+        ``load_state_dict`` is called.
 
     Returns
     -------
@@ -159,15 +164,33 @@ def _recurrent_at(function: str, model: Any, prefix: str) -> Any:
     return found if isinstance(found, torch.Recurrent) else None
 
 
+def _with_present_weights(prefix: str, named: Mapping[str, Any], module: Any) -> dict[str, Any]:
+    """Return the entries of a state dict with the module's parameters in place of their parts."""
+    found: dict[str, Any] = {}
+    for name, value in named.items():
+        part = _PART.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
+        if part is None or module is None:
+            found[name] = value
+        else:
+            parameter = part[1] or part[2]
+            found[prefix + parameter] = getattr(module, parameter).detach()
+    return found
+
+
 def _arrays(prefix: str, named: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return the arrays under a prefix, by name without it; the error lists valid prefixes."""
     for name in named:
         if not isinstance(name, str):
             raise TypeError(message("from_torch", "source", "have names for keys", repr(name)))
     found = {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
+    if _OF_CELL[1] in found and found.keys() <= {*_OF_CELL}:
+        found = {f"{name}_l0": value for name, value in found.items()}
     if _FIRST not in found:
-        places = [name.removesuffix(f".{_FIRST}") for name in named if name.endswith(f".{_FIRST}")]
+        ends = f".{_FIRST}", f".{_OF_CELL[1]}"
+        places = [name.removesuffix(end) for end in ends for name in named if name.endswith(end)]
         cure = f"pass prefix={' or '.join(map(repr, places))}" if places else "it has no nn.RNN, nn.GRU or nn.LSTM"
+        if any(_PART.fullmatch(name) for name in found):
+            cure = "it has parts of weight_norm, spectral_norm or a parametrization: pass the module itself"
         raise ValueError(message("from_torch", "source", f"hold {prefix}{_FIRST}", f"{len(named)} other names", cure))
     unknown = [prefix + name for name in found if not _NAME.fullmatch(name)]
     if unknown:
@@ -228,7 +251,8 @@ def _write(prefix: str, desc: RNNDescriptor, arrays: Mapping[str, np.ndarray], m
     except AttributeError as error:
         raise ValueError(message("to_torch", "module", f"have one at prefix={prefix[:-1]!r}", error)) from error
     state = module.state_dict()
-    _check_entries("to_torch", "module", prefix, desc, state)
+    suffix = "_l0" if _OF_CELL[1] in state else ""  # a cell has no layers
+    _check_entries("to_torch", "module", prefix, desc, {name + suffix: tensor for name, tensor in state.items()})
     for name, tensor in state.items():
         found = dtype_name(tensor.dtype)
         if found != desc.dtype:
@@ -238,4 +262,4 @@ def _write(prefix: str, desc: RNNDescriptor, arrays: Mapping[str, np.ndarray], m
     if chosen is not None and mode_of("RNN", nonlinearity=chosen) != desc.mode:
         expected = f'compute what mode="{desc.mode}" does'
         raise ValueError(message("to_torch", "module", expected, f"nonlinearity={chosen!r}"))
-    module.load_state_dict({name: tensor.new_tensor(arrays[name]) for name, tensor in state.items()})
+    module.load_state_dict({name: tensor.new_tensor(arrays[name + suffix]) for name, tensor in state.items()})

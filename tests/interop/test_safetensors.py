@@ -78,6 +78,16 @@ def test_files_are_exchanged_with_pytorch(tmp_path):
     assert_close("y", back.infer(x.numpy()).y, model["rnn"](x)[0].detach().numpy(), "float32")
 
 
+def test_cells_of_pytorch_are_read(tmp_path):
+    torch = needs("torch")
+    from safetensors.torch import save_file
+
+    cell, x = torch.nn.LSTMCell(3, 5), torch.rand(1, 2, 3)
+    save_file({f"decoder.{name}": tensor for name, tensor in cell.state_dict().items()}, tmp_path / "cell")
+    net = load_safetensors(tmp_path / "cell", "decoder")
+    assert_close("y", net.infer(x.numpy()).y[0], cell(x[0])[0].detach().numpy(), "float32")
+
+
 def test_file_of_another_program_names_its_prefix(tmp_path):
     path = plain(tmp_path / "net", named("rnn.") | {"head.weight": np.ones((2, 5), np.float16)})
     assert_refused(path, "from_torch: source", "weight_hh_l0", 5, "prefix='rnn'")

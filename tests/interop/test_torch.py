@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from foreign import assert_outputs, assert_same_bits, assert_same_network, net_of, problem_of
+from messages import says
 from refused import refusals
 
 import rnnkit
@@ -106,6 +107,73 @@ def test_missing_bias_is_written_as_zeros(bias):
     with torch.no_grad():
         y, hy = module(torch.from_numpy(problem.x), torch.from_numpy(problem.hx))
     assert_outputs(net_of(problem), problem, y, [hy])
+
+
+CELLS = {
+    "tanh": (torch.nn.RNNCell, {}),
+    "relu": (torch.nn.RNNCell, dict(nonlinearity="relu")),
+    "gru": (torch.nn.GRUCell, {}),
+    "lstm": (torch.nn.LSTMCell, {}),
+}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", CELLS)
+def test_cell_becomes_a_network_of_one_layer(kind, bias):
+    """And the other way round, also inside a model and as a state dict."""
+    make, options = CELLS[kind]
+    cell, x = make(7, 5, bias=bias, **options), torch.randn(3, 2, 7)
+    net, state = from_torch(cell), None
+    with torch.no_grad():
+        for one in x:
+            state = cell(one, state)
+    found = net.infer(x.numpy())
+    expected = state if kind == "lstm" else (state,)
+    for own, other in zip(found[1:], expected, strict=False):
+        np.testing.assert_allclose(own[0], other.numpy(), rtol=0, atol=1e-6)
+    more = dict(nonlinearity="relu") if kind == "relu" else {}
+    assert_same_network(from_torch(cell.state_dict(), **more), net)
+    assert_same_network(from_torch(Model(cell), "encoder.rnn"), net)
+    other = make(7, 5, bias=bias, **options)
+    to_torch(net, module=other)
+    assert all(torch.equal(other.state_dict()[name], tensor) for name, tensor in cell.state_dict().items())
+
+
+@pytest.mark.filterwarnings("ignore")  # of tracing
+@pytest.mark.parametrize("make", [torch.jit.script, lambda model: torch.jit.trace(model, torch.zeros(4, 2, 7))])
+def test_scripted_model_is_read(make):
+    class Plain(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = make_module("gru")
+
+        def forward(self, x):
+            return self.rnn(x)[0]
+
+    model = Plain().eval()
+    assert_same_network(from_torch(make(model), "rnn"), from_torch(model.rnn))
+
+
+NORMS = {
+    "weight_norm": torch.nn.utils.weight_norm,
+    "spectral_norm": torch.nn.utils.spectral_norm,
+    "parametrized weight_norm": torch.nn.utils.parametrizations.weight_norm,
+    "parametrized spectral_norm": torch.nn.utils.parametrizations.spectral_norm,
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:RNN module weights are not part of single")
+@pytest.mark.parametrize("name", NORMS)
+def test_present_weights_of_a_norm_are_read(name):
+    module = NORMS[name](make_module("lstm").eval(), "weight_hh_l0")
+    x = torch.randn(4, 2, 7)
+    with torch.no_grad():
+        y = module(x)[0]
+    for source, prefix in ((module, ""), (Model(module), "encoder.rnn")):
+        np.testing.assert_allclose(from_torch(source, prefix).infer(x.numpy()).y, y.numpy(), rtol=0, atol=1e-6)
+    cure = says("from_torch: source", "weight_hh_l0", "weight_norm", "pass the module itself")
+    with pytest.raises(ValueError, match=cure):
+        from_torch(module.state_dict())
 
 
 def gru_entries(**changes):
