@@ -8,8 +8,9 @@ from rnnkit.interop.flux import from_flux, to_flux
 from rnnkit.interop.jax import from_jax, to_jax
 from rnnkit.interop.keras import from_keras, to_keras
 from rnnkit.interop.mxnet import from_mxnet, to_mxnet
-from rnnkit.interop.onnx import OnnxNode, from_onnx, stack_onnx, to_onnx
+from rnnkit.interop.onnx import from_onnx, stack_onnx, to_onnx
 from rnnkit.interop.onnx_files import load_onnx, save_onnx
+from rnnkit.interop.onnx_node import OnnxNode
 from rnnkit.interop.safetensors import load_safetensors, save_safetensors
 from rnnkit.interop.torch import from_torch, to_torch
 

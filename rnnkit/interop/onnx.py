@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from rnnkit.call import checks
 from rnnkit.common.arrays import on_host
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import suffix_of, weight_views
@@ -26,96 +25,11 @@ from rnnkit.interop.networks import (
     real_array,
 )
 from rnnkit.interop.onnx_arrays import arrays_of_layer, blocks_of_layer, check_arrays
+from rnnkit.interop.onnx_node import OnnxNode
 from rnnkit.interop.onnx_operators import CELLS, MODES, OPERATORS, mode_of_operator, operator_of
 from rnnkit.interop.stacks import cells_of
-from rnnkit.network.results import Infer
 
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
-
-
-class OnnxNode(NamedTuple):
-    """One of ONNX's recurrent operators.
-
-    Attributes
-    ----------
-    net : RNN, GRU, LSTM or Network
-        Network of one layer with its weights; a Network if it needs a cell of :mod:`rnnkit.cells`.
-    reverse : bool
-        Whether it reads each sequence in reverse; only with one direction.
-    layout : {0, 1}
-        0 is time-major, as the network; 1 is batch-major.
-    hx, cx : ndarray or None
-        Constant initial_h and initial_c of the model, if any.
-    lengths : array_like (N,) of int, or None
-        Constant sequence_lens of the model, if any.
-    computed : tuple of str
-        Which of hx, cx and lengths the model computes: pass these to `infer`. Zeros of a computed shape are none.
-    """
-
-    net: Network
-    reverse: bool = False
-    layout: int = 0
-    hx: np.ndarray | None = None
-    cx: np.ndarray | None = None
-    lengths: Any = None
-    computed: tuple[str, ...] = ()
-
-    def infer(self, x: Any, hx: Any = None, cx: Any = None, *, lengths: Any = None) -> Infer:
-        """Run the operator.
-
-        Parameters
-        ----------
-        x : ndarray (T, N, I), with layout 1 (N, T, I)
-            The input X.
-        hx, cx : ndarray (D, N, H), with layout 1 (N, D, H), optional
-            initial_h and initial_c; None is the node's constants, or zeros if it has none.
-        lengths : array_like (N,) of int, optional
-            sequence_lens, each 0..T; None is the node's constants, or T for all if it has none.
-
-        Returns
-        -------
-        Infer
-            y is Y (T, D, N, H), hy and cy are Y_h and Y_c (D, N, H); with layout 1 (N, T, D, H) and (N, D, H).  cy is
-            None except for an LSTM.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An argument has the wrong type, dtype, shape or value, or one that the model computes is missing.
-
-        Notes
-        -----
-        Padding is ignored, whatever it holds, and Y is 0 there.  A sequence of length 0 returns its initial states.
-        """
-        arguments = {"hx": hx, "cx": cx, "lengths": lengths}
-        for name in arguments:
-            arguments[name] = getattr(self, name) if arguments[name] is None else arguments[name]
-            if arguments[name] is None and name in self.computed:
-                raise ValueError(message("infer", name, "be given, because the model computes it", None))
-        self._check("x", x, seq_length=None, batch_size=None, input_size=self.net.desc.input_size)
-        x, states = self._swapped(x), (arguments["hx"], arguments["cx"])
-        directions, hidden_size = self.net.desc.num_directions, self.net.desc.hidden_size
-        for name, state in zip(("hx", "cx"), states, strict=True):
-            if state is not None:
-                self._check(name, state, num_directions=directions, batch_size=x.shape[1], hidden_size=hidden_size)
-        lengths = checks.lengths("infer", arguments["lengths"], *x.shape[:2])
-        x = _backwards(x, lengths) if self.reverse else x
-        y, hy, cy = self.net.infer(x, *map(self._swapped, states), lengths=lengths)
-        y = (_backwards(y, lengths) if self.reverse else y).reshape(*y.shape[:2], directions, hidden_size)
-        y = y.swapaxes(0, 1) if self.layout else y.swapaxes(1, 2)
-        return Infer(y, self._swapped(hy), self._swapped(cy))
-
-    def _check(self, name: str, array: Any, **sizes: int | None) -> None:
-        """Check an array; `sizes` are its dimensions in the order of layout 0."""
-        dims = list(sizes)
-        if self.layout:
-            dims[:2] = dims[1], dims[0]
-        shape = tuple(sizes[name] for name in dims)
-        checks.array("infer", name, array, shape, tuple(dims), self.net.desc, self.net.weights)
-
-    def _swapped(self, array: Any) -> Any:
-        """Return a view that converts the operator's layout to the network's, or back."""
-        return array.swapaxes(0, 1) if self.layout and array is not None else array
 
 
 def from_onnx(
@@ -351,12 +265,3 @@ def _check_layer(name: str, node: OnnxNode, expected: RNNDescriptor) -> None:
         cure = f"pass them to infer, and stack {name}._replace({constants[0]}=None)"
         expected = "have no constant lengths or initial states"
         raise ValueError(message("stack_onnx", name, expected, ", ".join(constants), cure))
-
-
-def _backwards(x: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
-    """Reverse each sequence in time; padding stays at the end."""
-    if lengths is None:
-        return x[::-1]
-    steps = np.arange(len(x))[:, None]
-    order = np.where(steps < lengths, lengths - 1 - steps, steps)
-    return np.take_along_axis(x, order[:, :, None], axis=0)

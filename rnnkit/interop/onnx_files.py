@@ -16,9 +16,10 @@ import numpy as np
 from rnnkit.common import archive
 from rnnkit.errors import message, wrong_type
 from rnnkit.interop.networks import Network
-from rnnkit.interop.onnx import OPERATORS, OnnxNode, arguments_of, from_onnx
+from rnnkit.interop.onnx import OPERATORS, arguments_of, from_onnx
 from rnnkit.interop.onnx_constants import Constants
 from rnnkit.interop.onnx_model import inputs_of, model_of
+from rnnkit.interop.onnx_node import OnnxNode
 from rnnkit.interop.packages import package
 
 INPUTS = "X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"  # RNN and GRU have the first six

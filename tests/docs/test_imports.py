@@ -22,7 +22,7 @@ DIRECTION = {
     "commands": {"__init__", "training", "cells", "common", "kernels", "kernels.cells", "types", "errors"},
     "language_model": {"__init__", "distributed", "training", "compression", "cells", "common", "types", "errors"},
     "sklearn": {"network", "training", "call", "descriptor", "common", "errors"},
-    "interop": {"network", "call", "descriptor", "common", "kernels.cells", "errors"},
+    "interop": {"network", "call", "descriptor", "common", "kernels.cells", "types", "errors"},
     "keras": {"network", "interop", "torch", "jax", "cells", "call", "descriptor", "common", "errors"},
     "jax": {"network", "interop", "equations", "call", "descriptor", "kernels", "errors"},
     "torch": {"network", "equations", "call", "descriptor", "common", "kernels", "kernels.cells", "errors"},

@@ -268,3 +268,40 @@ def test_arrays_are_converted_without_onnx():
     code = "import sys, rnnkit.interop.onnx; print('onnx' in sys.modules, 'numba' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert found == ["False", "False"]
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_prepared_node_has_the_same_results_and_steps(kind, layout):
+    """With constant states, in either layout."""
+    states = {"initial_h": 1} | ({"initial_c": 2} if kind == "lstm" else {})
+    own = {name: np.full((N, 1, H) if layout else (1, N, H), value, np.float32) for name, value in states.items()}
+    node = from_onnx(**given(kind), layout=layout, **own)
+    steps = drawn("LSTM")["X"]
+    x = steps.swapaxes(0, 1) if layout else steps
+    expected, prepared = node.infer(x), node.prepare()
+    for one, other in zip(prepared.infer(x), expected, strict=True):
+        assert (one is None) == (other is None) and (one is None or np.array_equal(one, other))
+    after = ()
+    for t in range(T):
+        y, *after = prepared.step(steps[t], *after)
+        np.testing.assert_array_equal(y, expected.y[:, t, 0] if layout else expected.y[t, 0])
+    np.testing.assert_array_equal(after[0], expected.hy)
+    plain = node.prepare(precision="int8")._replace(hx=None, cx=None)
+    stream, whole = plain.stream(N), plain.infer(x).y
+    for t in range(T):
+        np.testing.assert_array_equal(stream.step(steps[t]), whole[:, t, 0] if layout else whole[t, 0])
+
+
+def test_steps_that_a_node_does_not_have_are_refused():
+    node, own = from_onnx(**given("lstm")), np.ones((1, N, H), np.float32)
+    x = drawn("LSTM")["X"][0]
+    for function, call in (("step", lambda node: node.step(x)), ("stream", lambda node: node.stream(2))):
+        with pytest.raises(ValueError, match=says(f"{function}: node.plan", "node.prepare()")):
+            call(node)
+        with pytest.raises(ValueError, match=says(f"{function}: direction", "forward", "infer")):
+            call(from_onnx(**given("lstm"), direction="reverse").prepare())
+    with pytest.raises(ValueError, match=says("stream: hx", "zeros", "step", "hx=None")):
+        node._replace(hx=own).prepare().stream(2)
+    with pytest.raises(ValueError, match=says("step: cx", "computes", "None")):
+        node._replace(computed=("cx",)).prepare().step(x)
