@@ -300,7 +300,7 @@ def test_steps_that_a_node_does_not_have_are_refused():
         with pytest.raises(ValueError, match=says(f"{function}: node.plan", "node.prepare()")):
             call(node)
         with pytest.raises(ValueError, match=says(f"{function}: direction", "forward", "infer")):
-            call(from_onnx(**given("lstm"), direction="reverse").prepare())
+            call(from_onnx(**given("lstm", "reverse")).prepare())
     with pytest.raises(ValueError, match=says("stream: hx", "zeros", "step", "hx=None")):
         node._replace(hx=own).prepare().stream(2)
     with pytest.raises(ValueError, match=says("step: cx", "computes", "None")):
