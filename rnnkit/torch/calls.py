@@ -14,6 +14,7 @@ from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message, wrong_shape, wrong_type
 from rnnkit.torch import equations, fallback, operator, small
 from rnnkit.torch.arrays import is_autocast
+from rnnkit.torch.descriptor import OTHER_DTYPES
 from rnnkit.torch.function import RESTORE, Call, Recurrence, infer
 from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, Layout, concatenate_states, split_states
 from rnnkit.torch.plain import FlatParameters, PreparedSize
@@ -171,13 +172,27 @@ def _as_given(module: Any, states: tuple[Tensor, ...]) -> Any:
 def _packed_layout(packed: PackedSequence) -> tuple[Layout, np.ndarray]:
     """Return the layout of a packed sequence in a padded batch, and the lengths."""
     sizes = packed.batch_sizes.numpy()
+    _check_sizes(sizes, len(packed.data))
     shape = len(sizes), int(sizes[0])
     order = np.arange(shape[1]) if packed.sorted_indices is None else packed.sorted_indices.cpu().numpy()
+    if order.shape != shape[1:] or not np.array_equal(np.sort(order), np.arange(shape[1])):
+        expected = f"hold each of 0..{shape[1] - 1} once"
+        raise ValueError(message("forward", "input.sorted_indices", expected, order[:8].tolist()))
     steps = np.repeat(np.arange(shape[0]), sizes)
     places = np.arange(len(steps)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     lengths = np.empty(shape[1], np.int64)
     lengths[order] = np.bincount(places, minlength=shape[1])
     return Layout(shape, rows=steps * shape[1] + order[places]), lengths
+
+
+def _check_sizes(sizes: np.ndarray, count: int) -> None:
+    """Check the batch sizes of a packed sequence of so many rows, which may have been made by hand."""
+    if not sizes.size or sizes[-1] < 1 or (np.diff(sizes) > 0).any():
+        expected, got = "hold numbers above 0, none larger than the one before", sizes[:8].tolist()
+        raise ValueError(message("forward", "input.batch_sizes", expected, got))
+    if int(sizes.sum(dtype=np.float64)) != count:
+        expected = f"add up to the {count} rows of input.data"
+        raise ValueError(message("forward", "input.batch_sizes", expected, int(sizes.sum(dtype=np.float64))))
 
 
 def _results(module: Any, data: Tensor, states: tuple[Any, ...], packed: Any, options: Options) -> tuple[Tensor, ...]:
@@ -196,6 +211,9 @@ def _results(module: Any, data: Tensor, states: tuple[Any, ...], packed: Any, op
 def _way(module: Any, tensors: tuple[Any, ...], packed: Any, options: Options) -> Any:
     """Return the function that runs a call: by the engine, by an operator that a trace can record, or by equations."""
     is_compiled = torch.compiler.is_dynamo_compiling()
+    if tensors[0].is_cpu and module._rnnkit_dtype() is torch.float16:
+        expected, own = "be torch.float32 or torch.float64 on the CPU", torch.float16
+        raise TypeError(message("forward", "dtype of the parameters", expected, own, OTHER_DTYPES))
     reason = fallback.of_place(module, tensors[0], packed, options)
     if reason is None and not is_compiled:
         blocks = [block.name for block in weight_layout(module._rnnkit_desc(0.0))]

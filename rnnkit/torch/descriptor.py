@@ -29,12 +29,19 @@ class ModuleConfig(NamedTuple):
     learned_initial_state: bool = False
 
 
+OTHER_DTYPES = (
+    "convert the module with .float(), under torch.autocast if inputs are of half precision, or call "
+    "rnnkit.torch.restore first and use PyTorch's own modules"
+)
+"""What to do about parameters in a dtype that the engine does not have."""
+
+
 @lru_cache(256)
 def descriptor(network: ModuleConfig, dtype: torch.dtype) -> RNNDescriptor:
     """Return the descriptor of a module whose parameters have this dtype."""
     if dtype not in DTYPES:
         expected = f"be {', '.join(map(str, DTYPES))}"
-        raise TypeError(message("forward", "dtype of the parameters", expected, dtype))
+        raise TypeError(message("forward", "dtype of the parameters", expected, dtype, OTHER_DTYPES))
     options = network._asdict() | {"mode": _mode_of(network.mode), "bias": "both" if network.bias else "none"}
     del options["training"]
     desc = RNNDescriptor(**options | {"proj_size": network.proj_size or None}, dtype=DTYPES[dtype])

@@ -165,6 +165,25 @@ def wrong(expected, match, *arguments, module=None, **options):
         (module or rnnkit.torch.LSTM(F, H))(*arguments, **options)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "order", "facts"),
+    [
+        ([2, 3, 1], None, ["input.batch_sizes", "none larger", "[2, 3, 1]"]),
+        ([2, 2, -1, 3], None, ["input.batch_sizes", "above 0"]),
+        ([], None, ["input.batch_sizes", "[]"]),
+        ([2, 1], None, ["input.batch_sizes", "6 rows", "3"]),
+        ([1 << 40, 1], None, ["input.batch_sizes", "6 rows", str((1 << 40) + 1)]),
+        ([2, 2, 1, 1], [0, 5], ["input.sorted_indices", "0..1", "[0, 5]"]),
+        ([2, 2, 1, 1], [0, 0], ["input.sorted_indices", "once"]),
+        ([2, 2, 1, 1], [0], ["input.sorted_indices", "[0]"]),
+    ],
+)
+def test_damaged_packed_sequences_are_named(sizes, order, facts):
+    own = {} if order is None else dict(sorted_indices=torch.tensor(order), unsorted_indices=torch.tensor([0, 1]))
+    packed = PackedSequence(torch.zeros(6, F), torch.tensor(sizes, dtype=torch.int64), **own)
+    wrong(ValueError, says(f"forward: {facts[0]}", *facts[1:]), packed)
+
+
 def test_wrong_arguments_are_named():
     x, state = torch.zeros(T, N, F), torch.zeros(1, N, H)
     wrong(ValueError, "dtype", x.double())
@@ -177,8 +196,9 @@ def test_wrong_arguments_are_named():
     wrong(ValueError, says("forward: lengths[0]", f"0..seq_len={T}", T + 1), x, lengths=[T + 1] * N)
     wrong(ValueError, says("forward: lengths", None, "PackedSequence"), pack_sequence([x[:, 0]]), lengths=[2])
     dtypes = "torch.float32", "torch.float64"
-    wrong(TypeError, says("forward: dtype", *dtypes, "torch.bfloat16"), x.bfloat16(), module=brain)
-    wrong(TypeError, says("forward: desc.dtype", "float16", "GPU"), x.half(), module=half)
+    cures = ".float()", "torch.autocast", "rnnkit.torch.restore"
+    wrong(TypeError, says("forward: dtype", *dtypes, "torch.bfloat16", *cures), x.bfloat16(), module=brain)
+    wrong(TypeError, says("forward: dtype", *dtypes, "torch.float16", *cures), x.half(), module=half)
     with pytest.raises(ValueError, match="proj_size"):
         rnnkit.torch.GRU(F, H, proj_size=2)
 

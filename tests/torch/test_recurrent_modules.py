@@ -271,7 +271,7 @@ def test_wrong_arguments_of_a_call_are_named(calls):
         (TypeError, says("forward: hx", None, "4 tensors", "h, c, n and m", "tuple of 2"), lambda: several(x, (h, h))),
         (TypeError, says("forward: hx[2]", *floats), lambda: several(x, (h, h, h.double(), h))),
         (TypeError, says("forward: dtype", *floats, "torch.bfloat16"), lambda: bfloat16(x.bfloat16())),
-        (TypeError, says("forward: desc.dtype", "float16", "GPU"), lambda: module(dtype=torch.float16)(x.half())),
+        (TypeError, says("forward: dtype", *floats, "torch.float16"), lambda: module(dtype=torch.float16)(x.half())),
     ):
         with pytest.raises(kind, match=expected):
             call()
