@@ -4,7 +4,6 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-import gpu as on_gpu
 import numpy as np
 import pytest
 from combinations import pairs
@@ -317,13 +316,3 @@ def test_stale_or_foreign_workspace_is_refused():
         problem.backward(workspace)
     with pytest.raises(rnnkit.WorkspaceError, match=says("hidden: workspace", "latest forward")):
         workspace.hidden(0)
-
-
-def test_gpu_refuses_checkpoints_and_keeps_the_workspace(standin):
-    """And nothing is changed: the workspace that was given is good."""
-    problem = Problem("lstm", dtype="float32")
-    kept = on_gpu.forward(problem)
-    with pytest.raises(rnnkit.BackendError, match=says("forward: checkpoint_steps", None, "CuPy", 3, "cuDNN")):
-        on_gpu.forward(problem, checkpoint_steps=3, workspace=kept.workspace)
-    gradients = problem.backward(problem.forward().workspace)
-    on_gpu.assert_gradients_as_on_the_host(on_gpu.backward(problem, kept.workspace), gradients, problem.dtype)

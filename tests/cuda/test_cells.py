@@ -381,6 +381,18 @@ def test_half_precision_of_own_cells_is_refused(gpu, dtype):
         rnnkit.forward(desc, w, x, mask=np.ones((2, 1)))
 
 
+def test_refused_call_keeps_the_workspace(gpu):
+    """Nothing has been changed: the workspace that was given is good."""
+    case = Case(desc_of("lem", "float32", layers=1))
+    found, gradients = case.step(moved)
+    half = rnnkit.RNNDescriptor("lstm", 4, 4, dtype="float16")
+    w, x = moved(rnnkit.init_weights(half, seed=0)), moved(case.x.astype(half.np_dtype))
+    with pytest.raises(rnnkit.BackendError, match=says("forward: desc.dtype", "float16", "checkpoints")):
+        rnnkit.forward(half, w, x, checkpoint_steps=3, workspace=found.workspace)
+    again = rnnkit.backward(case.desc, moved(case.w), found.workspace, *map(moved, (case.dy, case.dhy, case.dcy)))
+    assert_near(again, gradients, 0)
+
+
 def test_a_network_stays_usable_after_an_allocation_has_failed(standin, monkeypatch):
     import standin_cupy
 
