@@ -1,6 +1,6 @@
 """What cuDNN does not have, by kernels that are compiled from the equations: the same numbers as on the host.
 
-Without a GPU the kernels run on the host, compiled by g++ (`standin_kernels`).
+Without a GPU the kernels run on the host, compiled by a C compiler (`standin_kernels`).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""A stand-in for what runs CUDA C and cuBLAS: g++ compiles the kernels for the host, and NumPy multiplies.
+"""A stand-in for what runs CUDA C and cuBLAS: a C compiler compiles the kernels for the host, and NumPy multiplies.
 
 A kernel is a loop over blocks and threads; all its arguments have eight bytes.
 """
@@ -12,17 +12,16 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from installed import needs_installed
 
 SHIM = """\
-#include <cmath>
-#include <cstdint>
-using namespace std;
+#include <math.h>
+#include <stdint.h>
 #define __global__
 static struct {{ long long x; }} blockIdx, blockDim, threadIdx;
-#pragma GCC diagnostic ignored "-Wunused-function"
 {source}
 typedef void (*rk_kernel)({types});
-extern "C" void rk_launch(rk_kernel run, long long blocks, long long threads, const long long *a) {{
+void rk_launch(rk_kernel run, long long blocks, long long threads, const long long *a) {{
   blockDim.x = threads;
   for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
     for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++) run({arguments});
@@ -40,12 +39,14 @@ def folder():
 @functools.cache
 def compiled(source):
     """The kernels as a library of the host."""
-    text = SHIM.format(
-        source=source, types=", ".join(["long long"] * MOST), arguments=", ".join(f"a[{i}]" for i in range(MOST))
-    )
+    needs_installed("cc")
+    types, arguments = ["long long"] * MOST, [f"a[{i}]" for i in range(MOST)]
+    own = source.replace('extern "C" ', "")
+    text = SHIM.format(source=own, types=", ".join(types), arguments=", ".join(arguments))
     path = folder()[1] / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}-{os.getpid()}.so"
     # At -O1 every cell's kernels compile in half a second; fused sums would have other bits than a GPU without them.
-    command = ["g++", "-x", "c++", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-mfma", "-o", path, "-"]
+    flags = "-x c -std=c99 -O1 -w -shared -fPIC -ffp-contract=off".split()
+    command = ["cc", *flags, "-o", path, "-", "-lm"]
     done = subprocess.run(command, input=text, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr[:3000]
     return ctypes.CDLL(str(path))
