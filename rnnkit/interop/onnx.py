@@ -217,7 +217,7 @@ def stack_onnx(nodes: Sequence[OnnxNode]) -> Network:
     ------
     TypeError, ValueError
         A node differs from the first, its input size does not fit the layer below, it runs in reverse, or it has
-        lengths or initial states, constant and nonzero or computed by the model.
+        constant lengths, or initial states that are constants other than zeros or that the model computes.
 
     Examples
     --------
@@ -257,10 +257,11 @@ def _check_layer(name: str, node: OnnxNode, expected: RNNDescriptor) -> None:
         raise ValueError(message("stack_onnx", f"{name}.reverse", "be False", True, cure))
     constants = [state for state in ("hx", "cx") if getattr(node, state) is not None and np.any(getattr(node, state))]
     constants += ["lengths"] * (node.lengths is not None)
-    if node.computed:
+    computed = [state for state in ("hx", "cx") if state in node.computed and state not in node.inputs]
+    if computed:
         cure = f"pass them to infer of the network, and stack {name}._replace(computed=())"
         expected = "have no states that the model computes"
-        raise ValueError(message("stack_onnx", name, expected, ", ".join(node.computed), cure))
+        raise ValueError(message("stack_onnx", name, expected, ", ".join(computed), cure))
     if constants:
         cure = f"pass them to infer, and stack {name}._replace({constants[0]}=None)"
         expected = "have no constant lengths or initial states"

@@ -74,6 +74,14 @@ class Constants:
         known = self.get(name, depth)
         return known is not None and not known.any()
 
+    def is_input(self, name: str, depth: int = 0) -> bool:
+        """Return whether a value is an input of the model, or a part of one."""
+        node = self._makers.get(name)
+        if node is None:
+            return name not in self._tensors and (self._outer is None or self._outer.is_input(name, depth))
+        is_part = _is_standard(node) and node.op_type in _ZEROS_STAY and depth <= _DEEPEST
+        return is_part and bool(node.input) and self.is_input(node.input[0], depth + 1)
+
     def _evaluate(self, node: Any, depth: int) -> None:
         """Compute the outputs of a node if all of its inputs are constants."""
         if not _is_standard(node) or node.op_type not in _EVALUATED or depth > _DEEPEST:

@@ -161,20 +161,22 @@ class _File:
 
     def _node(self, name: str, node: Any, constants: Constants) -> OnnxNode:
         try:
-            inputs, computed = self._inputs(node, constants)
+            inputs, computed, own = self._inputs(node, constants)
             attributes = {entry.name: self._onnx.helper.get_attribute_value(entry) for entry in node.attribute}
             unknown = sorted(set(attributes) - set(ATTRIBUTES))
             if unknown:
                 raise ValueError(f"the attribute {', '.join(unknown)} is unknown")
             attributes = {key: _text(value) for key, value in attributes.items()}
-            return from_onnx(node.op_type, **inputs, **attributes)._replace(computed=computed)
+            return from_onnx(node.op_type, **inputs, **attributes)._replace(computed=computed, inputs=own)
         except (TypeError, ValueError) as error:
             text = f"the operator {name!r} is unsupported: {error}"
             raise ValueError(f"{self._function}: {self._where}: {text}") from error
 
-    def _inputs(self, node: Any, constants: Constants) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        """Return the constant inputs of a node, without states of zeros, and the names of the states that the model
-        computes."""
+    def _inputs(
+        self, node: Any, constants: Constants
+    ) -> tuple[dict[str, np.ndarray], tuple[str, ...], tuple[str, ...]]:
+        """Return the constant inputs of a node, without states of zeros, the names of the states that the model
+        computes, and of those which are its inputs."""
         known = INPUTS if node.op_type == "LSTM" else INPUTS[:6]
         if len(node.input) > len(known):
             raise ValueError(f"it has {len(node.input)} inputs, but a {node.op_type} takes at most {len(known)}")
@@ -182,7 +184,7 @@ class _File:
         for name in ("W", "R"):
             if name not in sources:
                 raise ValueError(f"it has no input {name}")
-        arrays, computed = {}, []
+        arrays, computed, own = {}, [], []
         for name, source in sources.items():
             if name == "X" or (name.startswith("initial") and constants.is_zero(source)):
                 continue
@@ -191,7 +193,8 @@ class _File:
                 raise ValueError(f"it takes {name} from {source!r}, which the model computes, not from constants alone")
             if arrays[name] is None:
                 computed.append(STATES[name])
-        return {name: array for name, array in arrays.items() if array is not None}, tuple(computed)
+                own += [STATES[name]] * constants.is_input(source)
+        return {name: array for name, array in arrays.items() if array is not None}, tuple(computed), tuple(own)
 
     def _array(self, tensor: Any) -> np.ndarray:
         if tensor.data_type not in self._onnx.helper.get_all_tensor_dtypes():

@@ -30,6 +30,8 @@ class OnnxNode(NamedTuple):
         Constant sequence_lens of the model, if any.
     computed : tuple of str
         Which of hx, cx and lengths the model computes: pass these to `infer`. Zeros of a computed shape are none.
+    inputs : tuple of str
+        Those of `computed` that are inputs of the model, or parts of them.
     plan : Plan or None
         The plan of `prepare`, with packed weights.
     """
@@ -42,6 +44,7 @@ class OnnxNode(NamedTuple):
     lengths: Any = None
     computed: tuple[str, ...] = ()
     plan: Any = None
+    inputs: tuple[str, ...] = ()
 
     def prepare(self, *, precision: Precision | None = None) -> OnnxNode:
         """Return the operator with packed weights, see :func:`rnnkit.prepare`: `infer` is faster, and it has `step` and

@@ -143,7 +143,7 @@ def test_zeros_of_a_computed_shape_are_no_states(way, value, tmp_path):
         constant("initial_c", np.zeros((1, N, H), np.float32)),
     ]  # fmt: skip
     (node,) = load_onnx(saved(tmp_path, nodes, constants)).values()
-    assert node.computed == (("hx",) if value else ()) and node.hx is node.cx is None
+    assert node.computed == (("hx",) if value else ()) and node.hx is node.cx is None and node.inputs == ()
     if value:
         with pytest.raises(ValueError, match=says("stack_onnx: nodes[0]", "hx", "computed=()")):
             stack_onnx([node])
