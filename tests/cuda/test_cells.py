@@ -350,14 +350,15 @@ def test_short_loops_and_streams_that_are_captured_make_no_graphs(gpu, monkeypat
     case, stream = Case(desc_of("lem"), seq_len=9), sys.modules["cupy"].cuda.Stream(non_blocking=True)
     plan, x = rnnkit.prepare(case.desc, moved(case.w)), moved(case.x)
     plan.infer(x[:3])
-    with stream:
-        plan.infer(x[:3])
-        stream.begin_capture()
-        plan.infer(x[:3])
-        stream.end_capture()
     assert not graphs._graphs.found
-    plan.infer(x)
-    assert len(graphs._graphs.found) == case.desc.num_pseudo_layers
+    with stream:
+        plan.infer(x)
+        known = dict(graphs._graphs.found)
+        stream.begin_capture()
+        y = plan.infer(x).y  # in memory of its own
+        stream.end_capture()
+    assert y.shape == (9, 4, 8) and graphs._graphs.found == known
+    assert len(known) == case.desc.num_pseudo_layers and set(known.values()) == {None}
 
 
 def test_long_sequences_run_without_cudnn(gpu, monkeypatch):

@@ -185,8 +185,6 @@ FAULTS = {
     ],
     "rnnkit/cuda/layer.py": [
         ("the reverse direction begins where the other does", "(2, 1) if self.layer.direction else (0, 1)", "(0, 1)"),
-        ("gates computed again write the states", "hidden, states = (self.placed(one, first) for one in scratch)",
-         "hidden, states = self.hidden, self.states"),
         ("side inputs stand close together", "inputs.strides[1] // self.itemsize", "inputs.shape[2]"),
     ],
     "rnnkit/cuda/layer_gradient.py": [
@@ -203,8 +201,6 @@ FAULTS = {
         ("the reverse direction resets a step early", "marks[1, 1 : steps.seq_len + 1]", "marks[1, : steps.seq_len]"),
     ],
     "rnnkit/cuda/source.py": [
-        ("states before and after have gradients of their own",
-         'f"d{name}_prev": f"d{name}" for name', 'f"_{name}": f"d{name}" for name'),
         ("a step that does not run keeps its gates", "clear = [f", "clear = [] and [f"),
         ("means have whole blocks", "number * {block} + i < units ?", "1 ?"),
     ],
