@@ -16,8 +16,9 @@ from .machine.partition import partition
 from .machine.sync import barrier, join, post_call
 
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
-_MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_WEYL = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+WEYL = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+STREAMS = 256  # of a pseudo-layer: those of its noises, and the last one for dropout before the layer
 _SIDE = 16  # blocks side by side
 _ROUNDS = 10
 _ALL_STEPS = 0xFFFFFFFF
@@ -64,9 +65,9 @@ def philox(block, row, step, stream, low, high):
     c0, c1, c2, c3 = np.uint64(block), np.uint64(row), np.uint64(step), np.uint64(stream)
     k0, k1 = np.uint64(low), np.uint64(high)
     for _ in range(_ROUNDS):
-        a, b = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
+        a, b = MULTIPLIERS[0] * c0, MULTIPLIERS[1] * c2
         c0, c1, c2, c3 = (b >> _HALF) ^ c1 ^ k0, b & _LOW, (a >> _HALF) ^ c3 ^ k1, a & _LOW
-        k0, k1 = (k0 + _WEYL[0]) & _LOW, (k1 + _WEYL[1]) & _LOW
+        k0, k1 = (k0 + WEYL[0]) & _LOW, (k1 + WEYL[1]) & _LOW
     return c0, c1, c2, c3
 
 

@@ -41,19 +41,19 @@ class Mask:
     def taken(self, array: np.ndarray) -> np.ndarray:
         """Return the steps that run of an array (T, N), as (longest, N); zeros beyond them."""
         found, (t, n) = np.zeros((self.longest, self.batch_size), array.dtype), np.nonzero(self.listed)
-        found[self._before[t, n] - 1, n] = array[t, n]
+        found[self.numbers[t, n] - 1, n] = array[t, n]
         return found
 
     def spread(self, array: np.ndarray) -> np.ndarray:
         """Return an array (longest, N, ...) of the steps that run at all steps, (T, N, ...); zeros at the others."""
         found, (t, n) = np.zeros((self.seq_len, *array.shape[1:]), array.dtype), np.nonzero(self.listed)
-        found[t, n] = array[self._before[t, n] - 1, n]
+        found[t, n] = array[self.numbers[t, n] - 1, n]
         return found
 
     def states_of_all(self, after: np.ndarray, initial: np.ndarray, direction: int) -> np.ndarray:
         """Return the states of a direction after all steps, (T, N, H), from those after the steps that run, of shape
         (longest, N, H), and the initial ones, (N, H); zeros beyond the lengths."""
-        last = self._before if direction == 0 else self._before - self.listed + 1
+        last = self.numbers if direction == 0 else self.numbers - self.listed + 1
         last = np.where(last > self.counts, 0, last)  # steps that run up to this one; the initial state is before all
         found = np.concatenate([initial[None], after])[last, np.arange(self.batch_size)]
         if self.lengths.size:
@@ -61,11 +61,7 @@ class Mask:
         found.flags.writeable = False
         return found
 
-    def taken_before(self) -> np.ndarray:
-        """Return (T, N): the number of steps that run up to each, with it."""
-        return self._before
-
     @lazy
-    def _before(self) -> np.ndarray:
+    def numbers(self) -> np.ndarray:
         """(T, N): the number of steps that run up to each, with it."""
         return np.cumsum(self.listed, 0)

@@ -18,11 +18,10 @@ from rnnkit_kernels import dropout
 from rnnkit_kernels.loop import forward
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.matrix import CallMatrix
-from rnnkit_kernels.noise import Counter, Draw, bernoulli, draw, dropout_factor, seed_words
+from rnnkit_kernels.noise import STREAMS, Counter, Draw, bernoulli, draw, dropout_factor, seed_words
 from rnnkit_kernels.operands import CallPosition, EndStates, ForwardArrays, LayerPass, Operands, Schedule
 from rnnkit_kernels.rows import clear_padding
 
-_STREAMS = 256  # random streams of a pseudo-layer: its noises, and in the last one dropout before the layer
 _ALL_STEPS = -1
 
 
@@ -179,7 +178,7 @@ def _draw_noises(workspace: Workspace, steps: StepRows, first_step: int) -> None
         for index in range(desc.num_pseudo_layers):
             array = workspace.arrays.get(f"{'step_' if noise.per_step else ''}noises_{index}")
             if array is not None:
-                stream = index * _STREAMS + number
+                stream = index * STREAMS + number
                 _draw(array, steps, first_step if noise.per_step else _ALL_STEPS, first, size, workspace, stream, what)
 
 
@@ -187,7 +186,7 @@ def _drop_outputs(workspace: Workspace, steps: StepRows, layer: int, first_step:
     """Draw the dropout mask of a layer, and write its input: the outputs of the layer below after dropout."""
     desc, below = workspace.desc, workspace.arrays[f"hidden_l{layer - 1}"]
     mask, dropped = workspace.arrays[f"mask_l{layer}"], workspace.arrays[f"input_l{layer}"]
-    what, stream = Draw(round(desc.dropout * 2**32), False, True), layer * _STREAMS + _STREAMS - 1
+    what, stream = Draw(round(desc.dropout * 2**32), False, True), layer * STREAMS + STREAMS - 1
     _draw(mask, steps, first_step, 0, mask.shape[-1], workspace, stream, what)
     drop(steps.states_after(below), dropped, mask, steps, desc)
 

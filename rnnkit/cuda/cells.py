@@ -23,9 +23,7 @@ from rnnkit.cuda.layer_gradient import Gradients, run_backward
 from rnnkit.cuda.marks import Marks, marks_of
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.states import add_state_gradients
-from rnnkit_kernels.noise import bernoulli, dropout_factor, seed_words
-
-_STREAMS = 256  # random streams of a pseudo-layer, as on the CPU: its noises, and in the last one dropout before it
+from rnnkit_kernels.noise import STREAMS, Draw, bernoulli, dropout_factor, seed_words
 
 
 class Record(NamedTuple):
@@ -181,7 +179,7 @@ def _draw_noises(network: _Network, workspace: Workspace) -> None:
             rows, stride = array.size // array.shape[-1], array.shape[-1]
             place = address(array) + first * array.itemsize
             batch = max(network.x.shape[1], 1), workspace.options.first_row, address(network.marks.counts)
-            step, stream = 0 if noise.per_step else -1, index * _STREAMS + number
+            step, stream = 0 if noise.per_step else -1, index * STREAMS + number
             given = rows, size, place, stride, *batch, step, stream, *seed_words(workspace.seed)
             launch(draw, rows * size, (*given, what.below, _bits(what.one), _bits(what.other)))
 
@@ -193,12 +191,13 @@ def _drop_outputs(network: _Network, workspace: Workspace, layer: int) -> None:
     rows, width = target.size // target.shape[-1], target.shape[-1]
     batch = max(network.x.shape[1], 1), workspace.options.first_row, address(network.marks.counts)
     given = rows, width, address(target), address(source), width, address(arrays[mask]), *batch
-    given = *given, layer * _STREAMS + _STREAMS - 1, *seed_words(workspace.seed), round(desc.dropout * 2**32)
-    launch(kernel(common_source(desc.np_dtype), "drop"), rows * width, (*given, _bits(_scale(desc))))
+    given = *given, layer * STREAMS + STREAMS - 1, *seed_words(workspace.seed), _kept(desc).below
+    launch(kernel(common_source(desc.np_dtype), "drop"), rows * width, (*given, _bits(_kept(desc).other)))
 
 
-def _scale(desc: RNNDescriptor) -> float:
-    return float(desc.np_dtype.type(0 if desc.dropout == 1 else 1 / (1 - desc.dropout)))
+def _kept(desc: RNNDescriptor) -> Draw:
+    """Return the distribution of what dropout between layers multiplies."""
+    return dropout_factor(desc.dropout, desc.np_dtype)
 
 
 def backward(
@@ -256,7 +255,7 @@ def _layer_backward(
         if dinputs is not None:
             dinputs += of_own_inputs
     if number and desc.dropout > 0:
-        mask, scale = arrays[f"mask_l{number}"], _bits(_scale(desc))
+        mask, scale = arrays[f"mask_l{number}"], _bits(_kept(desc).other)
         again = kernel(common_source(desc.np_dtype), "drop_gradient")
         launch(again, dx.size, (dx.size // dx.shape[-1], dx.shape[-1], address(dx), address(mask), scale))
     if number == 0 and dinputs is not None and dx is not None:
@@ -264,27 +263,20 @@ def _layer_backward(
     return dx
 
 
-class PackedNetwork:
-    """Runs a network with fixed weights; thread-safe."""
-
-    def __init__(self, desc: RNNDescriptor, w: Any) -> None:
-        self._desc, self.weights = desc, w
-
-    def infer(self, x: Any, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
-        """Run the network over all steps and return y, hy and cy."""
-        desc = self._desc
-        with x.device:
-            marks, w, x, hx, cx = marks_of(options), _dense(self.weights), _dense(x), _dense(hx), _dense(cx)
-            resets = options.steps.resets
-            initial = (None, None) if resets is None else resets.to(hx, cx)
-            network = _Network(desc, w, x, marks, initial, _states(desc, *x.shape[:2]))
-            network.start(hx, cx)
-            gates = None
-            for layer in network.layers:
-                own = network.call(layer, "infer")
-                gates = _scratch(own) if gates is None else gates
-                own.forward(gates, _biases(desc, layer, w), keeps=False)
-            return network.shown(network.arrays[f"hidden_l{desc.num_layers - 1}"]), *network.ends(hx, cx)
+def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
+    """Run the network over all steps and return y, hy and cy."""
+    with x.device:
+        marks, w, x, hx, cx = marks_of(options), _dense(w), _dense(x), _dense(hx), _dense(cx)
+        resets = options.steps.resets
+        initial = (None, None) if resets is None else resets.to(hx, cx)
+        network = _Network(desc, w, x, marks, initial, _states(desc, *x.shape[:2]))
+        network.start(hx, cx)
+        gates = None
+        for layer in network.layers:
+            own = network.call(layer, "infer")
+            gates = _scratch(own) if gates is None else gates
+            own.forward(gates, _biases(desc, layer, w), keeps=False)
+        return network.shown(network.arrays[f"hidden_l{desc.num_layers - 1}"]), *network.ends(hx, cx)
 
 
 def _states(desc: RNNDescriptor, seq_len: int, batch: int) -> dict[str, Any]:

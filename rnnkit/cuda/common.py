@@ -6,6 +6,8 @@ from functools import cache
 
 import numpy as np
 
+from rnnkit_kernels import noise
+
 COMMON = """\
 typedef {real} real;
 typedef unsigned int rk_uint;
@@ -23,13 +25,13 @@ static inline double rk_double(long long bits) {{
 static inline rk_uint rk_random(long long u, rk_uint row, rk_uint step, rk_uint stream, rk_uint k0, rk_uint k1) {{
   rk_uint c[4] = {{(rk_uint)(u / 64 * 16 + u % 16), row, step, stream}};
   for (int i = 0; i < 10; i++) {{
-    const rk_long a = 0xD2511F53ull * c[0], b = 0xCD9E8D57ull * c[2];
+    const rk_long a = {multipliers[0]}ull * c[0], b = {multipliers[1]}ull * c[2];
     c[0] = (rk_uint)(b >> 32) ^ c[1] ^ k0;
     c[1] = (rk_uint)b;
     c[2] = (rk_uint)(a >> 32) ^ c[3] ^ k1;
     c[3] = (rk_uint)a;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    k0 += {weyl[0]}u;
+    k1 += {weyl[1]}u;
   }}
   return c[u % 64 / 16];
 }}
@@ -107,4 +109,5 @@ extern "C" __global__ void carry_outputs(long long first, long long rows, long l
 @cache
 def common_source(dtype: np.dtype) -> str:
     """Return the kernels in a dtype."""
-    return COMMON.format(real={"float32": "float", "float64": "double"}[dtype.name])
+    real = {"float32": "float", "float64": "double"}[dtype.name]
+    return COMMON.format(real=real, multipliers=noise.MULTIPLIERS, weyl=noise.WEYL)

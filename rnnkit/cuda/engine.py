@@ -61,4 +61,4 @@ def prepare(desc: RNNDescriptor, w: Any) -> PackedNetwork:
 
 def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
     """Run the network with these weights once."""
-    return engine_of(desc, options).PackedNetwork(desc, w).infer(x, hx, cx, options)
+    return engine_of(desc, options).infer(desc, w, x, hx, cx, options)

@@ -29,7 +29,7 @@ def marks_of(options: CallOptions) -> Marks:
     if mask is not None:
         within = np.ones(mask.listed.shape, bool) if not mask.lengths.size else t < mask.lengths
         flags = RUNS * mask.listed + COUNTS * within
-        counts = cupy.asarray((mask.taken_before() - 1).astype(np.int32))
+        counts = cupy.asarray((mask.numbers - 1).astype(np.int32))
     elif steps.padded:
         within = t < steps.lengths
         flags = (RUNS + COUNTS) * within

@@ -24,7 +24,7 @@ from rnnkit.cuda import cudnn
 from rnnkit.cuda.context import Setup, Shape, context
 from rnnkit.descriptor.descriptor import RNNDescriptor
 
-__all__ = ["Memory", "backward", "forward", "infer", "prepare"]
+__all__ = ["Memory", "backward", "forward", "infer"]
 
 _ALIGNMENT = 16  # bytes: the widest load of a GPU's thread
 
@@ -128,7 +128,7 @@ def _run(
 
     def call(setup: Setup) -> tuple[Setup, Any]:
         work = cupy.empty(setup.work_nbytes, np.uint8)
-        # PackedNetwork needs no reserve space; to take an empty array costs as much as a tenth of a short call.
+        # Inference needs no reserve space; to take an empty array costs as much as a tenth of a short call.
         size = setup.reserve_nbytes
         reserve = arena.take("reserve", (size,), np.dtype(np.uint8)) if size else None
         here.call(
@@ -331,26 +331,9 @@ def _again(desc: RNNDescriptor, w: Any, workspace: Workspace) -> tuple[Setup, An
     return setup, y, reserve
 
 
-class PackedNetwork:
-    """Runs a network with fixed weights; thread-safe."""
-
-    def __init__(self, desc: RNNDescriptor, w: Any) -> None:
-        self._desc, self.weights = desc, w
-
-    def infer(self, x: Any, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
-        """Run the network over all steps and return y, hy and cy."""
-        desc, steps = self._desc, options.steps
-        with x.device:
-            y = cupy.empty((*x.shape[:2], desc.num_directions * desc.output_size), x.dtype)
-            hy, cy, _ = _fill(desc, self.weights, cudnn.INFERENCE, None, steps, x, hx, cx, y, Arena())
-            return y, hy, cy
-
-
-def prepare(desc: RNNDescriptor, w: Any) -> PackedNetwork:
-    """Return the inference of a network. w must not change afterwards."""
-    return PackedNetwork(desc, w)
-
-
 def infer(desc: RNNDescriptor, w: Any, x: Any, hx: Any, cx: Any, options: CallOptions) -> tuple[Any, Any, Any]:
-    """Run the network with these weights once."""
-    return PackedNetwork(desc, w).infer(x, hx, cx, options)
+    """Run the network over all steps and return y, hy and cy."""
+    with x.device:
+        y = cupy.empty((*x.shape[:2], desc.num_directions * desc.output_size), x.dtype)
+        hy, cy, _ = _fill(desc, w, cudnn.INFERENCE, None, options.steps, x, hx, cx, y, Arena())
+        return y, hy, cy

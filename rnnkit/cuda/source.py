@@ -132,7 +132,7 @@ class Source:
         for number in reversed(range(len(phases))):
             stages = phases[number].gradient
             later = needed | {name for phase in phases[:number] for one in phase.gradient for name in one.reads}
-            begin = self._begin(stages, any("dh" in one.reads for p in phases[:-1] for one in p.gradient))
+            begin = self._begin(any("dh" in one.reads for p in phases[:-1] for one in p.gradient))
             begin = begin if number == last else ["if (rk_flags && !(rk_flags[at] & 1)) return;"]
             if stages or number == last:
                 given = {"dh"} if number == last else set()
@@ -177,7 +177,7 @@ class Source:
                 lines.append(f"{self._at(name)} = 0;")
         return ["if (rk_flags && !(rk_flags[at] & 1)) {", *(f"  {line}" for line in lines), "  return;", "}"]
 
-    def _begin(self, stages: Any, keeps_dh: bool) -> list[str]:
+    def _begin(self, keeps_dh: bool) -> list[str]:
         """Lines before the last phase's gradient: the gradient of the output of the units, in `dh`."""
         clear = [f"{self._at(f'd{name}')} = 0;" for name in self.declaration.slots]
         skipped = ["if (rk_flags && !(rk_flags[at] & 1)) {", *(f"  {line}" for line in clear)]

@@ -321,7 +321,7 @@ def test_functions_with_a_declared_derivative_run(gpu):
 
 
 def test_graphs_repeat_what_they_captured(gpu, monkeypatch):
-    """A loop that comes again with the same addresses, but other numbers."""
+    """The same loop again, with the same memory and other values in it."""
     from rnnkit.cuda import graphs
 
     monkeypatch.setattr(graphs, "enabled", True)

@@ -149,8 +149,8 @@ FAULTS = {
         ("the seed has 32 bits", "words(workspace.seed)", "words(workspace.seed % 2**32)"),
         ("every segment has the masks of the first", "first_step + part.rows", "part.rows"),
         ("a part of a batch has the masks of its beginning", "workspace.options.first_row", "0"),
-        ("layers have the same masks", "layer * _STREAMS + _STREAMS - 1", "_STREAMS - 1"),
-        ("noises of a cell are the same", "stream = index * _STREAMS + number", "stream = index * _STREAMS"),
+        ("layers have the same masks", "layer * STREAMS + STREAMS - 1", "STREAMS - 1"),
+        ("noises of a cell are the same", "stream = index * STREAMS + number", "stream = index * STREAMS"),
         ("inference runs the code of training", 'layer.code_cache.setdefault("drawn", {}) if runs[0].draws else', ""),
     ],
     "rnnkit/cpu/stack.py": [
@@ -196,7 +196,7 @@ FAULTS = {
          "total[vectors - scalars :].sum(axis=1)", "total[vectors - scalars :][:, 0]"),
     ],
     "rnnkit/cuda/marks.py": [
-        ("masked steps have the numbers of all", "mask.taken_before() - 1", "t + 0 * mask.taken_before()"),
+        ("masked steps have the numbers of all", "mask.numbers - 1", "t + 0 * mask.numbers"),
         ("y of skipped steps does not count", "RUNS * mask.listed + COUNTS * within", "(RUNS + COUNTS) * mask.listed"),
         ("the reverse direction resets a step early", "marks[1, 1 : steps.seq_len + 1]", "marks[1, : steps.seq_len]"),
     ],
