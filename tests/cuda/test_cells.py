@@ -5,144 +5,29 @@ Without a GPU the kernels run on the host, compiled by a C compiler (`standin_ke
 
 import math
 import sys
-from dataclasses import dataclass
 from typing import NamedTuple
 
-import cuda_compiler
 import numpy as np
 import own_cells
 import pytest
 from combinations import nightly, weekly
+from gpu_cases import (
+    ALL,
+    BY_DEFAULT,
+    MODES,
+    TOLERANCES,
+    Case,
+    assert_as_on_the_host,
+    assert_near,
+    desc_of,
+    moved,
+)
 from messages import says
-from optional import IN_CI
-from other_cells import KINDS, OWN, whole_heads
 
 import rnnkit
 from examples.gallery.page import CELLS as GALLERY
 from rnnkit import cells
 from rnnkit.cells import derivative, exp, forward
-from rnnkit.common.arrays import library_of
-
-TOLERANCES = {"float64": 1e-12, "float32": 1e-5}
-DRAWING = {
-    "regularized": cells.RegularizedLSTM(0.2, 0.3),
-    "variational": cells.VariationalGRU(0.3),
-    "layer-norm": cells.LayerNormLSTM(),
-    "layer-norm-gru": cells.LayerNormGRU(),
-}
-MODES = {"lstm": {}, "gru": {}, "rnn_tanh": {}, "lstm, projected": {"proj_size": 3},
-         "gru, before": {"reset_after": False},
-         "lstm, clipped": {"cell_clip": (-0.25, 0.3125)}, "gru, skip": {"input_mode": "skip"},
-         "lstm, one bias": {"bias": "recurrent"}}  # fmt: skip
-ALL = KINDS | OWN | DRAWING
-BY_DEFAULT = (
-    "peephole-hard",
-    "slstm-heads",
-    "indrnn",
-    "lem",
-    "fastgrnn",
-    "augru",
-    "variational",
-    "layer-norm",
-    "own-numbers",
-)
-
-
-@dataclass
-class Case:
-    """A call: its network, its arrays on the host, and its options."""
-
-    desc: rnnkit.RNNDescriptor
-    seq_len: int = 5
-    batch_size: int = 4
-    options: dict | None = None
-    states: bool = True
-
-    def __post_init__(self):
-        desc, rng = self.desc, np.random.default_rng(0)
-        draw = lambda *shape: rng.standard_normal(shape).astype(desc.np_dtype)  # noqa: E731
-        rows, batch, count = desc.num_pseudo_layers, self.batch_size, len(desc.states)
-        self.w, self.x = rnnkit.init_weights(desc, seed=0), draw(self.seq_len, batch, desc.input_size)
-        far = [3 if name == "n" else 0 for name in desc.states]  # the normalizer of an SLSTM
-        self.hx = draw(rows, batch, desc.output_size) if self.states else None
-        states = [0.3 * draw(rows, batch, desc.hidden_size) + one for one in far]  # small: exponents are of them
-        self.cx = as_given(states, desc) if self.states else None
-        self.dy = draw(self.seq_len, batch, desc.num_directions * desc.output_size)
-        self.dhy = draw(rows, batch, desc.output_size)
-        self.dcy = as_given([draw(rows, batch, desc.hidden_size) for _ in range(count)], desc)
-        names = [one.name for one in desc.cell.declaration.inputs]
-        self.inputs = {name: draw(self.seq_len, batch, desc.hidden_size) for name in names} or None
-        self.options = {"seed": 11} | (self.options or {})
-        if desc.cell_clip is not None:  # cuDNN clips the initial cells, too
-            self.cx = np.clip(self.cx, *(0.9 * bound for bound in desc.cell_clip)).astype(desc.np_dtype)
-
-    def step(self, move):
-        """forward and backward on the arrays that `move` gives."""
-        given = {name: move(getattr(self, name)) for name in ("w", "x", "hx", "cx", "dy", "dhy", "dcy", "inputs")}
-        arrays = given["w"], given["x"], given["hx"], given["cx"]
-        found = rnnkit.forward(self.desc, *arrays, inputs=given["inputs"], **self.options)
-        gradients = rnnkit.backward(
-            self.desc, given["w"], found.workspace, *(given[name] for name in ("dy", "dhy", "dcy"))
-        )
-        return found, gradients
-
-    def infer(self, move):
-        options = {name: one for name, one in self.options.items() if name in ("lengths", "mask", "resets", "initial")}
-        arrays = map(move, (self.w, self.x, self.hx, self.cx))
-        return rnnkit.infer(self.desc, *arrays, inputs=move(self.inputs), **options)
-
-
-def as_given(states, desc):
-    """States as the API takes them."""
-    states = [one.astype(desc.np_dtype) for one in states]
-    return None if not states else states[0] if len(states) == 1 else tuple(states)
-
-
-def moved(given):
-    """The same on the GPU, or on the stand-in."""
-    if isinstance(given, tuple):
-        return tuple(map(moved, given))
-    if isinstance(given, dict):
-        return {name: moved(one) for name, one in given.items()}
-    return None if given is None else sys.modules["cupy"].asarray(given)
-
-
-def flat(given):
-    """The arrays of a result, on the host."""
-    if given is None:
-        return []
-    if isinstance(given, dict):
-        given = tuple(given[name] for name in sorted(given))
-    if isinstance(given, tuple):
-        return [array for one in given for array in flat(one)]
-    return [given.get() if hasattr(given, "get") else given] if library_of(given) is not None else []
-
-
-def assert_near(found, expected, tolerance):
-    found, expected = flat(tuple(found)), flat(tuple(expected))
-    assert len(found) == len(expected)
-    for number, (own, other) in enumerate(zip(found, expected, strict=True)):
-        assert own.shape == other.shape and own.dtype == other.dtype, number
-        scale = max(1, np.abs(other).max(initial=0))
-        assert np.isfinite(own).all() and np.abs(own - other).max(initial=0) <= tolerance * scale, number
-
-
-def assert_as_on_the_host(case):
-    tolerance = TOLERANCES[case.desc.dtype]
-    expected, gradients = case.step(lambda one: one)
-    found, found_gradients = case.step(moved)
-    assert_near(found[:3], expected[:3], tolerance)
-    assert_near(found_gradients, gradients, tolerance)
-    assert_near(case.infer(moved)[:3], case.infer(lambda one: one)[:3], tolerance)
-    return found, expected
-
-
-def desc_of(name, dtype="float64", layers=2, **options):
-    if name in MODES:
-        return rnnkit.RNNDescriptor(name.split(",")[0], 4, 4, layers, True, dtype=dtype, **MODES[name] | options)
-    kind = ALL[name]
-    size = whole_heads(kind, 8 if kind.declaration.means else 4)  # of few units a variance may be near 0
-    return rnnkit.RNNDescriptor(kind, size, size, layers, True, dtype=dtype, **options)
 
 
 def marks(probability):
@@ -320,47 +205,6 @@ def test_functions_with_a_declared_derivative_run(gpu):
     assert_as_on_the_host(Case(rnnkit.RNNDescriptor(Softest(), 3, 4, dtype="float64")))
 
 
-def test_graphs_repeat_what_they_captured(gpu, monkeypatch):
-    """The same loop again, with the same memory and other values in it."""
-    from rnnkit.cuda import graphs
-
-    monkeypatch.setattr(graphs, "enabled", True)
-    monkeypatch.setattr(graphs, "_graphs", graphs._Graphs())
-    case, workspace = Case(desc_of("layer-norm")), None
-    w, inputs = moved(case.w), [case.x, 2 * case.x, 3 * case.x, -case.x]
-    for x in inputs:
-        found = rnnkit.forward(case.desc, w, moved(x), workspace=workspace)
-        workspace = found.workspace
-        assert_near((found.y,), (rnnkit.forward(case.desc, case.w, x).y,), 1e-12)
-        gradients = rnnkit.backward(case.desc, w, workspace, moved(case.dy))
-        expected = rnnkit.forward(case.desc, case.w, x).workspace
-        assert_near(gradients, rnnkit.backward(case.desc, case.w, expected, case.dy), 1e-12)
-    captured = [one for one in graphs._graphs.found.values() if one is not None]
-    assert len(captured) >= case.desc.num_pseudo_layers  # at least those of forward
-    monkeypatch.setattr(graphs, "_KEPT", 1)
-    rnnkit.forward(case.desc, w, moved(case.x))
-    assert len(graphs._graphs.found) == 1
-
-
-def test_short_loops_and_streams_that_are_captured_make_no_graphs(gpu, monkeypatch):
-    from rnnkit.cuda import graphs
-
-    monkeypatch.setattr(graphs, "enabled", True)
-    monkeypatch.setattr(graphs, "_graphs", graphs._Graphs())
-    case, stream = Case(desc_of("lem"), seq_len=9), sys.modules["cupy"].cuda.Stream(non_blocking=True)
-    plan, x = rnnkit.prepare(case.desc, moved(case.w)), moved(case.x)
-    plan.infer(x[:3])
-    assert not graphs._graphs.found
-    with stream:
-        plan.infer(x)
-        known = dict(graphs._graphs.found)
-        stream.begin_capture()
-        y = plan.infer(x).y  # in memory of its own
-        stream.end_capture()
-    assert y.shape == (9, 4, 8) and graphs._graphs.found == known
-    assert len(known) == case.desc.num_pseudo_layers and set(known.values()) == {None}
-
-
 def test_long_sequences_run_without_cudnn(gpu, monkeypatch):
     from rnnkit.call import options
 
@@ -416,23 +260,3 @@ def test_a_network_stays_usable_after_an_allocation_has_failed(standin, monkeypa
         monkeypatch.setattr(standin_cupy, "empty", empty)
     again = rnnkit.backward(case.desc, w, found.workspace, *map(moved, (case.dy, case.dhy, case.dcy)))
     assert_near(again, gradients, 0)
-
-
-@pytest.mark.weekly
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-def test_nvrtc_compiles_every_cell(architecture):
-    """Without a warning, and without a GPU."""
-    if cuda_compiler.library() is None and not IN_CI:
-        pytest.skip("needs libnvrtc: pip install nvidia-cuda-nvrtc")
-    from rnnkit.cuda.common import common_source
-    from rnnkit.cuda.source import source_of
-
-    kinds = [*ALL.values(), *(one() if isinstance(one, type) else one for one in GALLERY.values())]
-    kinds += [desc_of(name).cell for name in MODES]
-    options = "-default-device", "-fmad=false", f"--gpu-architecture={architecture}"
-    for dtype in map(np.dtype, TOLERANCES):
-        assert cuda_compiler.compiled(common_source(dtype), options)[1] == ""
-        for cell in kinds:
-            for kind in ("infer", "forward", "gradient"):
-                code, log = cuda_compiler.compiled(source_of(cell, dtype, False, kind, True), options)
-                assert code and log == "", (cell, kind, log)

@@ -1,7 +1,6 @@
 """Networks as C: the same bits by every compiler, and what is refused."""
 
 import ctypes
-import math
 import shutil
 import subprocess
 from typing import NamedTuple
@@ -9,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from combinations import nightly, weekly
+from exported import WARNINGS, assert_same_bits, compiled, network
 from installed import needs_installed
 from messages import raises
 from other_cells import KINDS, OWN, whole_heads
 from own_cells import Independent
 
 import rnnkit
-from rnnkit.cells import CoRNN, Gate, LayerNormLSTM, Sigmoid, Softplus, cell, derivative, fma, forward, sigmoid, tanh
+from rnnkit.cells import CoRNN, Gate, LayerNormLSTM, Sigmoid, Softplus, cell, fma, forward, sigmoid, tanh
 from rnnkit.commands import command_line
 from rnnkit.equations import c_functions as functions
 from rnnkit.equations.c_text import literal
@@ -27,7 +27,6 @@ def _compiler():
     needs_installed("cc")
 
 
-WARNINGS = "-Wall", "-Wextra", "-Wpedantic", "-Werror"
 MODES = "lstm", "gru", "rnn_tanh", "rnn_relu"
 CELLS = dict.fromkeys(MODES) | KINDS | {name: kind for name, kind in OWN.items()}
 OPTIONS = [
@@ -50,32 +49,6 @@ BUILDS = [
     ("cc", "-O3", "-march=native"), ("cc", "-O0"), ("cc", "-O2", "-DRK_SOFT_FMA"), ("cc", "-O3", "-march=haswell"),
     ("clang", "-O3", "-march=native"), ("clang", "-O2"), ("clang", "-O2", "-DRK_SOFT_FMA"),
 ]  # fmt: skip
-
-
-def network(mode, hidden_size=20, input_size=7, **options):
-    """One with large weights: a wrong bit shows."""
-    net = rnnkit.Network(mode, input_size, hidden_size, **options)
-    net.weights[...] = np.random.default_rng(3).uniform(-0.5, 0.5, net.weights.shape)
-    return net
-
-
-def compiled(folder, *options, compiler="cc", sources=("model.c", "model_test.c")):
-    """Compile files without a warning."""
-    files = [folder / name for name in sources]
-    done = subprocess.run(
-        [compiler, "-std=c99", *WARNINGS, *options, *files, "-o", folder / "program", "-lm"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert not done.returncode, done.stderr[:2000]
-    return folder / "program"
-
-
-def assert_same_bits(net, folder, *options, compiler="cc", **arguments):
-    """The test that comes with the files passes."""
-    net.export_c(folder, **arguments)
-    command = [compiled(folder, *options, compiler=compiler), folder / "model.bin"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 OF_CELLS = [*((name, None) for name in (*MODES, "layer-norm")), ("lstm", "int8"), ("gru", "int8")]
@@ -420,65 +393,6 @@ def test_command_writes_and_checks(tmp_path, capsys):
     assert command_line.main(["export", str(path), str(tmp_path / "c"), *arguments]) == 0
     *files, last = capsys.readouterr().out.splitlines()
     assert files == [str(tmp_path / "c" / name) for name in ("amp.c", "amp.h", "amp_test.c")] and "bits" in last
-
-
-@derivative(math.atan)
-def of_atan(x):
-    return 1 / (1 + x * x)
-
-
-@cell(gates="a")
-class Arctangent(NamedTuple):
-    @forward("h")
-    def step(self, a):
-        return math.atan(a)
-
-
-@cell(gates="a")
-class Fifth(NamedTuple):
-    @forward("h")
-    def step(self, a):
-        return a**5
-
-
-REFUSED = [
-    ({"weights": "file"}, ValueError, "export_c: weights | 'source' | 'binary' | 'file'"),
-    ({"precision": "bfloat16"}, ValueError, "export_c: precision | None | 'int8' | 'bfloat16'"),
-    ({"name": "2nd"}, ValueError, "export_c: name | a name in C | '2nd'"),
-    ({"name": "while"}, ValueError, "export_c: name | 'while'"),
-    ({"name": None}, ValueError, "export_c: name | None"),
-    ({"readout": "scores"}, ValueError, "export_c: readout | (none) | 'scores'"),
-    ({"readout": np.zeros(20, np.float32)}, ValueError, "export_c: readout | flat | 20 weights | (20,)"),
-    ({"readout": np.zeros(21)}, TypeError, "export_c: readout | float32 | float64"),
-    ({"readout": np.zeros(21, np.float32), "activation": "sigmoid"}, TypeError, "export_c: activation | rnnkit.cells"),
-    ({"activation": Sigmoid()}, ValueError, "export_c: activation | None | Sigmoid"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "error", "text"), REFUSED)
-def test_wrong_arguments_are_refused(arguments, error, text, tmp_path):
-    with raises(error, text):
-        network("gru").export_c(tmp_path / "new", **arguments)
-    assert not (tmp_path / "new").exists()
-
-
-def test_int8_of_float64_is_refused(tmp_path):
-    with raises(ValueError, "export_c: precision | float32 | float64"):
-        network("gru", dtype="float64").export_c(tmp_path, precision="int8")
-
-
-@pytest.mark.parametrize(("kind", "text"), [(Arctangent(), "Arctangent | atan"), (Fifth(), "Fifth | 1 to 4")])
-def test_equations_without_equal_bits_in_c_are_refused(kind, text, tmp_path):
-    with raises(ValueError, f"export_c: cell {text}"):
-        network(kind).export_c(tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-
-
-def test_network_on_a_gpu_is_refused(standin, tmp_path):
-    import cupy
-
-    with raises(ValueError, "export_c: net.weights | numpy.ndarray"):
-        network("gru").to(cupy).export_c(tmp_path)
 
 
 def test_own_cell_of_a_user_is_exported(tmp_path):
