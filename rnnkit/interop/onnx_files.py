@@ -20,6 +20,7 @@ from rnnkit.interop.onnx import OPERATORS, arguments_of, from_onnx
 from rnnkit.interop.onnx_constants import Constants
 from rnnkit.interop.onnx_model import inputs_of, model_of
 from rnnkit.interop.onnx_node import OnnxNode
+from rnnkit.interop.onnx_quantized import IN_8_BITS, QUANTIZATION, dequantized
 from rnnkit.interop.packages import package
 
 INPUTS = "X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"  # RNN and GRU have the first six
@@ -30,6 +31,9 @@ MAX_BYTES = 2**31 - 2**20  # of weights: Protocol Buffers limit a file to 2 GiB
 
 def load_onnx(path: str | PathLike[str], names: Collection[str] | None = None) -> dict[str, OnnxNode]:
     """Return the RNN, GRU and LSTM operators of an ONNX model.
+
+    An LSTM with weights of 8 bits (DynamicQuantizeLSTM of com.microsoft, as ONNX Runtime's quantize_dynamic writes it)
+    comes prepared with int8 weights; its network has the weights in float32.
 
     Parameters
     ----------
@@ -141,7 +145,9 @@ class _File:
             found[name] = node, constants
         if not found:
             kinds = sorted({_text(node.op_type) for node in self._model.graph.node})
-            raise self._error("hold an RNN, GRU or LSTM", f"the operators {', '.join(kinds)[:200] or 'none'}")
+            raise self._error(
+                "hold an RNN, GRU, LSTM or DynamicQuantizeLSTM", f"the operators {', '.join(kinds)[:200] or 'none'}"
+            )
         missing = [name for name in names or () if name not in found]
         if missing:
             raise self._error(f"hold {', '.join(missing)}", f"the recurrent operators {', '.join(found)}"[:400])
@@ -156,7 +162,8 @@ class _File:
             for attribute in node.attribute:
                 for body in (attribute.g, *attribute.graphs):
                     yield from self._recurrent(body, constants)
-            if node.op_type in OPERATORS and node.domain in ("", "ai.onnx"):
+            is_standard = node.op_type in OPERATORS and node.domain in ("", "ai.onnx")
+            if is_standard or (node.domain, node.op_type) == IN_8_BITS:
                 yield node, constants
 
     def _node(self, name: str, node: Any, constants: Constants) -> OnnxNode:
@@ -167,7 +174,10 @@ class _File:
             if unknown:
                 raise ValueError(f"the attribute {', '.join(unknown)} is unknown")
             attributes = {key: _text(value) for key, value in attributes.items()}
-            return from_onnx(node.op_type, **inputs, **attributes)._replace(computed=computed, inputs=own)
+            is_quantized = node.op_type == IN_8_BITS[1]
+            kind, inputs = ("LSTM", dequantized(inputs)) if is_quantized else (node.op_type, inputs)
+            found = from_onnx(kind, **inputs, **attributes)._replace(computed=computed, inputs=own)
+            return found.prepare(precision="int8") if is_quantized else found
         except (TypeError, ValueError) as error:
             text = f"the operator {name!r} is unsupported: {error}"
             raise ValueError(f"{self._function}: {self._where}: {text}") from error
@@ -177,7 +187,7 @@ class _File:
     ) -> tuple[dict[str, np.ndarray], tuple[str, ...], tuple[str, ...]]:
         """Return the constant inputs of a node, without states of zeros, the names of the states that the model
         computes, and of those which are its inputs."""
-        known = INPUTS if node.op_type == "LSTM" else INPUTS[:6]
+        known = {"LSTM": INPUTS, IN_8_BITS[1]: (*INPUTS, *QUANTIZATION)}.get(node.op_type, INPUTS[:6])
         if len(node.input) > len(known):
             raise ValueError(f"it has {len(node.input)} inputs, but a {node.op_type} takes at most {len(known)}")
         sources = {name: source for name, source in zip(known, node.input, strict=False) if source}

@@ -33,7 +33,7 @@ class OnnxNode(NamedTuple):
     inputs : tuple of str
         Those of `computed` that are inputs of the model, or parts of them.
     plan : Plan or None
-        The plan of `prepare`, with packed weights.
+        The plan of `prepare`, with packed weights. A DynamicQuantizeLSTM comes with one of int8.
     """
 
     net: Network
