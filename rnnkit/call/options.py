@@ -72,7 +72,7 @@ def options_of(
         steps_of(*shape, lengths, marks, from_hx),
         seed if desc.draws else None,
         checked_checkpoint_steps(function, checkpoint_steps),
-        _checked_precision(function, precision),
+        checked_precision(function, precision),
         resets is not None,
         checks.first_row(function, first_row, batch_size),
         mask is not None,
@@ -123,7 +123,8 @@ def checked_checkpoint_steps(function: str, value: Any) -> int | None:
     return int(value)
 
 
-def _checked_precision(function: str, value: Any) -> Precision | None:
+def checked_precision(function: str, value: Any) -> Precision | None:
+    """Return an argument `precision`; raise if it is none."""
     if value not in (known := (None, *get_args(Precision))):
         raise ValueError(message(function, "precision", f"be None or one of {', '.join(known[1:])}", repr(value)))
     return value

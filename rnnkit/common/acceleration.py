@@ -11,7 +11,8 @@ class Acceleration(NamedTuple):
     Attributes
     ----------
     changed : tuple of str
-        Names of the modules or layers that this call switched to the engine.
+        Names of the modules or layers that this call switched to the engine. Their class has changed, to a subclass:
+        comparisons of exact types no longer match.
     left : dict of str to str
         Recurrent ones that were not changed, or not for every call: name -> reason.
     """

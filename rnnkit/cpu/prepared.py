@@ -157,13 +157,15 @@ class PreparedInference:
 
     Attributes
     ----------
+    options : CallOptions
+        Those of the call: none.
     takes_addresses : bool
         Whether arrays may be given by address.
     """
 
     def __init__(self, desc: RNNDescriptor, seq_len: int, batch_size: int) -> None:
-        self._desc, self._options = desc.evaluating, options_of("infer", desc.evaluating, seq_len, batch_size)
-        steps = self._options.steps
+        self._desc, self.options = desc.evaluating, options_of("infer", desc.evaluating, seq_len, batch_size)
+        steps = self.options.steps
         is_stepwise = is_stepwise_in_modules(self._desc, steps)
         self._stepwise = stepwise_calls(self._desc, steps) if is_stepwise else None
         self._network = FlatNetwork(self._desc, steps)
@@ -178,8 +180,8 @@ class PreparedInference:
             return self._stepwise.run_dense(x, hx, cx, w)
         network = self._network.take(w)
         if self._keeps:
-            results = network.run_exclusively(self._options.steps, x, hx, cx, w)
+            results = network.run_exclusively(self.options.steps, x, hx, cx, w)
         else:
-            results = network.infer(x, hx, cx, self._options, w, may_be_stepwise=False)
+            results = network.infer(x, hx, cx, self.options, w, may_be_stepwise=False)
         self._network.shelf.give_back(network)
         return results

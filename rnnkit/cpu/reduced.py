@@ -21,9 +21,7 @@ _ONE = 4  # bytes of a word
 
 def pack_reduced(desc: RNNDescriptor, w: np.ndarray, precision: str) -> np.ndarray:
     """Pack and round the weights, and sum the biases, at the offsets of `layers_of(desc, precision)`."""
-    if precision == "bfloat16-native" and BFLOAT16_DOT is None:
-        expected = "be bfloat16 or int8 on a CPU without a dot product of bfloat16 (AVX-512 BF16, ARM's bfdot)"
-        raise ValueError(message("prepare", "precision", expected, repr(precision)))
+    check_instruction("prepare", precision)
     packed, layers = pack(desc, w, Arena()), layers_of(desc, precision)
     words = Arena().take("words", (int(layers[-1].offsets[-1]),), np.dtype(np.float32))  # aligned to cache lines
     words[:] = 0
@@ -38,6 +36,13 @@ def pack_reduced(desc: RNNDescriptor, w: np.ndarray, precision: str) -> np.ndarr
                 words[layer.offsets[number] : layer.offsets[number + 1]] = np.concatenate(parts)
         words[slice(*layer.offsets[-2:])] = packed[slice(*full.offsets[-2:])]  # the biases
     return words
+
+
+def check_instruction(function: str, precision: str | None) -> None:
+    """Raise if this CPU lacks the instruction that a precision is named after."""
+    if precision == "bfloat16-native" and BFLOAT16_DOT is None:
+        expected = "be bfloat16 or int8 on a CPU without a dot product of bfloat16 (AVX-512 BF16, ARM's bfdot)"
+        raise ValueError(message(function, "precision", expected, repr(precision)))
 
 
 def _groups(panels: np.ndarray, product: PackedProduct):

@@ -35,6 +35,8 @@ class Plan(Generic[States]):
         The network.
     precision : str or None
         As passed to :func:`prepare`; None for full precision.
+    packed : object
+        The engine's network, for adapters to other libraries: it does not check arguments.
     """
 
     def __init__(self, desc: RNNDescriptor, w: Any, options: CallOptions) -> None:
@@ -43,7 +45,7 @@ class Plan(Generic[States]):
         self._flat = copy_of(w)  # for pickling
         self._initial_states = partial(learned_states, desc, self._flat)
         arguments = () if self.precision is None else (self.precision,)  # CPU engine only
-        self._network = backend_module.prepare(desc, self._flat, *arguments)
+        self.packed = backend_module.prepare(desc, self._flat, *arguments)
         self._place = QUANTIZED if self.precision else NUMPY if library_of(w) is np else CUPY
         self._no_step = unsupported(desc, options, "plan.step", self._place)  # checked once: a small step takes 3 us
 
@@ -97,7 +99,7 @@ class Plan(Generic[States]):
         TypeError, ValueError
             An argument has the wrong type, dtype, shape or value.
         """
-        seq_len, batch_size = check_call("infer", self.desc, x, hx, cx, self._network.weights)
+        seq_len, batch_size = check_call("infer", self.desc, x, hx, cx, self.packed.weights)
         given = {"resets": resets, "initial": initial, "mask": mask}
         options = options_of("infer", self.desc, seq_len, batch_size, lengths, **given)
         # prepare has checked the network itself; only on a GPU the number of steps matters.
@@ -105,7 +107,7 @@ class Plan(Generic[States]):
             check("infer", self.desc, options, "plan.infer", self._place)
         x, cx = with_inputs("infer", self.desc, x, inputs), concatenate_states(self.desc, cx)
         hx, cx = options.steps.start_from(self._initial_states(batch_size), hx, cx)
-        y, hy, cy = self._network.infer(x, hx, cx, options)
+        y, hy, cy = self.packed.infer(x, hx, cx, options)
         return Infer(y, hy, split_states(self.desc, cy))
 
     def step(
@@ -154,7 +156,7 @@ class Plan(Generic[States]):
         desc = self.desc
         if self._no_step is not None:
             raise self._no_step.error("step", desc, self._options)
-        checks.step("step", x, hx, cx, desc, self._network.weights)
+        checks.step("step", x, hx, cx, desc, self.packed.weights)
         anew, skipped = marks_of_step("step", desc, resets, mask, len(x), "plan.step", self._place)
         cx, own = concatenate_states(desc, cx), (None, None)
         if desc.learned_initial_state:
@@ -165,8 +167,8 @@ class Plan(Generic[States]):
         if inputs is not None or desc.inputs_size:
             x = with_inputs("step", desc, x, inputs)
         if len(desc.states) < 2 and skipped is None:
-            return Infer(*self._network.step(x, hx, cx))
-        y, hy, cy = self._network.step(x, hx, cx)
+            return Infer(*self.packed.step(x, hx, cx))
+        y, hy, cy = self.packed.step(x, hx, cx)
         if skipped is not None:
             y = with_rows(y[None], None if hx is None else hx[-1:], skipped)[0]
             hy, cy = with_rows(hy, hx, skipped), with_rows(cy, cx, skipped)
@@ -199,7 +201,7 @@ class Plan(Generic[States]):
             raise wrong_type("compiled", "count", "None or an int", count)
         if count is not None and count < 1:
             raise ValueError(message("compiled", "count", "be at least 1", count))
-        found = self._network.handles(1 if count is None else count)
+        found = self.packed.handles(1 if count is None else count)
         return found[0] if count is None else found
 
     def stream(self, num_streams: int) -> Stream:
@@ -226,7 +228,7 @@ class Plan(Generic[States]):
             expected = "be at least 1" if num_streams < 1 else f"be at most {MAX_SIZE}"
             raise ValueError(message("stream", "num_streams", expected, num_streams))
         check("stream", self.desc, self._options, "stream.step", self._place)
-        return Stream(self, self._network, int(num_streams), self._place, self._initial_states)
+        return Stream(self, self.packed, int(num_streams), self._place, self._initial_states)
 
 
 def prepare(desc: RNNDescriptor, w: Array, *, precision: Precision | None = None) -> Plan[Any]:

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, message, wrong_shape, wrong_type
-from rnnkit.torch import equations, fallback, operator, small
+from rnnkit.torch import equations, fallback, operator, plain, quantized, small
 from rnnkit.torch.arrays import is_autocast
 from rnnkit.torch.descriptor import OTHER_DTYPES
 from rnnkit.torch.function import RESTORE, Call, Recurrence, infer
@@ -23,7 +23,9 @@ from rnnkit.torch.plain import FlatParameters, PreparedSize
 def run_plain(module: Any, flat: FlatParameters, size: PreparedSize, tensors: tuple[Any, ...]) -> Any:
     """Run a call with plain tensors x, hx, cx and parameters, which have not moved since `plain.find_flat`."""
     draws = flat.desc.draws
-    if not draws and not _wants_gradient(tensors):
+    if module._rnnkit_precision is not None and quantized.is_quantized(module):
+        results = quantized.infer_plain(module, flat, size, tensors)
+    elif not draws and not _wants_gradient(tensors):
         results = small.infer(flat, size, *tensors[:3])
     else:
         seed = int(_new_seed()) if draws else None
@@ -218,6 +220,8 @@ def _way(module: Any, tensors: tuple[Any, ...], packed: Any, options: Options) -
     if reason is None and not is_compiled:
         blocks = [block.name for block in weight_layout(module._rnnkit_desc(0.0))]
         reason = fallback.transformed(*tensors, *_parameters(module, blocks))
+    if reason is None and quantized.is_quantized(module):
+        return _untraced_quantized if is_compiled else _quantized
     if reason is None:
         return _record if operator.is_needed() else _run
     if is_compiled:
@@ -247,15 +251,37 @@ def _record(module: Any, dropout: float, tensors: tuple[Any, ...], packed: Any, 
 
 def _run(module: Any, dropout: float, tensors: tuple[Any, ...], packed: Any, options: Options) -> tuple[Tensor, ...]:
     """Run the engine, with a gradient if one may be needed."""
-    layout, lengths = _layout(module, tensors[0], packed, options)
+    call = _call(module, dropout, tensors[0], packed, options)
+    tensors = *tensors, *_parameters(module, [block.name for block in weight_layout(call.desc)])
+    keeps = call.desc.draws or options.all_states or _wants_gradient(tensors)
+    return (Recurrence.apply if keeps else infer)(call, *tensors)
+
+
+def _call(module: Any, dropout: float, data: Tensor, packed: Any, options: Options) -> Call:
+    """Return the arguments of a call that have no gradient."""
+    layout, lengths = _layout(module, data, packed, options)
     lengths = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
     marks = [_on_host(_marks(name, getattr(options, name), layout)) for name in ("resets", "mask")]
     desc = module._rnnkit_desc(dropout)
     seed = int(_new_seed()) if desc.draws else None
-    call = Call(desc, layout, lengths, *marks, seed, all_states=options.all_states)
-    tensors = *tensors, *_parameters(module, [block.name for block in weight_layout(desc)])
-    keeps = desc.draws or options.all_states or _wants_gradient(tensors)
-    return (Recurrence.apply if keeps else infer)(call, *tensors)
+    return Call(desc, layout, lengths, *marks, seed, all_states=options.all_states)
+
+
+def _quantized(
+    module: Any, dropout: float, tensors: tuple[Any, ...], packed: Any, options: Options
+) -> tuple[Tensor, ...]:
+    """Run the engine with quantized weights."""
+    if operator.is_needed():
+        expected = "have no quantized weights in torch.export and make_fx"
+        raise BackendError(message("forward", "module", expected, module._rnnkit_precision, quantized.FULL))
+    call = _call(module, dropout, tensors[0], packed, options)
+    tensors = *tensors, *_parameters(module, [block.name for block in weight_layout(call.desc)])
+    cache = module.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE)
+    is_valid = cache.flat is not None and plain.still_valid(cache.flat, module._parameters) is not None
+    return quantized.infer(module, cache.flat if is_valid else module._rnnkit_flat(), call, tensors)
+
+
+_untraced_quantized = _disable_dynamo(_quantized)
 
 
 def _by_equations(

@@ -206,9 +206,14 @@ def infer(call: Call, x, hx, cx, *parameters):
     """Run the network without a backward."""
     with compute_context(x):
         weights = call.flat.weights if call.flat else flat_weights(call.desc, parameters)[0]
+    return infer_by(partial(engine.infer, call.desc, weights), call, x, hx, cx)
+
+
+def infer_by(run: Callable[..., Any], call: Call, x, hx, cx):
+    """Run a network by a function of x, hx, cx and options, which takes and returns arrays."""
+    with compute_context(x):
         x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
-        arrays = weights, x, *_states(call, hx, cx)
-        y, hy, cy = engine.infer(call.desc, *arrays, **call.options, inputs=inputs)
+        y, hy, cy = run(x, *_states(call, hx, cx), **call.options, inputs=inputs)
         return tuple(map(to_tensor, call.layout.results(y, hy, concatenate_states(call.desc, cy))))
 
 

@@ -7,7 +7,7 @@ import copyreg
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import nn
@@ -30,6 +30,7 @@ class Accelerated(nn.Module):
     """Base class of accelerated modules: constructor, parameters and `state_dict` are PyTorch's."""
 
     _rnnkit_has_own_cell = False  # whether no mode names the cell
+    _rnnkit_precision = None  # of inference, in evaluation mode
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         with torch.inference_mode(False):  # parameters of inference mode could not be trained later
@@ -68,6 +69,12 @@ class Accelerated(nn.Module):
             flat = torch.cat([one.data.reshape(-1) for one in ordered])
             for one, view in zip(ordered, views(desc, to_array(flat)), strict=True):
                 one.data = view
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode; a change of it drops quantized weights."""
+        if mode != self.training:
+            self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE).packed = None
+        return super().train(mode)
 
     def _rnnkit_drawn(self) -> tuple[float, bool]:
         """Return the random options of a call: the dropout, and whether the cell draws noise."""
@@ -118,7 +125,7 @@ class Accelerated(nn.Module):
     def _apply(self, *arguments: Any, **options: Any) -> Any:
         result, cache = super()._apply(*arguments, **options), self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE)
         if cache.flat is not None and plain.still_valid(cache.flat, self._parameters) is None:
-            cache.flat = None  # drops the reference to the old memory
+            cache.flat = cache.packed = None  # drops the references to the old memory
         return result
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
@@ -152,7 +159,7 @@ class Accelerated(nn.Module):
         born_as = self.__dict__.get("_born_as")
         if born_as is None:
             return super().__reduce_ex__(protocol)
-        own = "_born_as", "_rnnkit_cache"
+        own = "_born_as", "_rnnkit_cache", "_rnnkit_precision"
         state = {name: value for name, value in super().__getstate__().items() if name not in own}
         return copyreg._reconstructor, (born_as, object, None), state  # type: ignore[attr-defined]
 
@@ -184,7 +191,7 @@ def _may_be_moved(parameter: nn.Parameter) -> bool:
 
 def release(module: nn.Module) -> None:
     """Free what is cached for a module's next call, and all traces of the engine."""
-    for name in ("_rnnkit_cache", "_born_as"):
+    for name in ("_rnnkit_cache", "_born_as", "_rnnkit_precision"):
         vars(module).pop(name, None)
 
 

@@ -73,10 +73,11 @@ class PreparedSize(NamedTuple):
 
 
 class ParameterCache:
-    """Slot of a module that caches its `FlatParameters`; copies and pickles of the module get an empty one."""
+    """What a module caches: its `FlatParameters`, and quantized weights. Copies and pickles of it get an empty one."""
 
     def __init__(self) -> None:
         self.flat: FlatParameters | None = None
+        self.packed: Any = None  # `quantized.Packed`
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ParameterCache, ()

@@ -136,7 +136,7 @@ def alarm():
 def assert_nothing_taken(workspace, plan):
     assert not thread_pool._callers
     assert not workspace.memory.calls and not workspace.memory.borrowers
-    assert not plan._network._memory.borrowers
+    assert not plan.packed._memory.borrowers
 
 
 def test_exception_at_any_moment_releases_every_resource(threads, alarm):

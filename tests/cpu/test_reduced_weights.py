@@ -253,7 +253,7 @@ def test_copied_plans_keep_their_precision(form):
 
 def test_plan_bytes_are_those_of_the_format():
     net = rnnkit.LSTM(256, 256, seed=0)
-    sizes = {form: net.prepare(precision=form)._network.weights.nbytes for form in (None, *FORMS)}
+    sizes = {form: net.prepare(precision=form).packed.weights.nbytes for form in (None, *FORMS)}
     assert 0.49 < sizes["bfloat16"] / sizes[None] < 0.52 and 0.24 < sizes["int8"] / sizes[None] < 0.27
 
 

@@ -25,7 +25,7 @@ DIRECTION = {
     "interop": {"network", "call", "descriptor", "common", "kernels.cells", "types", "errors"},
     "keras": {"network", "interop", "torch", "jax", "cells", "call", "descriptor", "common", "errors"},
     "jax": {"network", "interop", "equations", "call", "descriptor", "kernels", "errors"},
-    "torch": {"network", "equations", "call", "descriptor", "common", "kernels", "kernels.cells", "errors"},
+    "torch": {"network", "equations", "call", "descriptor", "common", "kernels", "kernels.cells", "errors", "types"},
     "distributed": {"call", "common", "kernels", "errors"},
     "compiled": {"kernels", "errors"},
     "compression": {"common", "kernels", "errors"},

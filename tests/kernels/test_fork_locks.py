@@ -71,7 +71,7 @@ class Slow(set):
             started.set()
             threading.Event().wait(1)
 
-plan._network._memory.borrowers = Slow()
+plan.packed._memory.borrowers = Slow()
 """
 # As from a handler that runs in the middle of taking a plan's memory, and then the team.
 WITHIN = """
@@ -89,9 +89,9 @@ class Again(set):
         found.append(plan.infer(x).y)
 
 expected = plan.infer(x).y
-plan._network._memory.borrowers = Again()
+plan.packed._memory.borrowers = Again()
 assert np.array_equal(plan.infer(x).y, expected)
-plan._network._memory.borrowers, thread_pool._callers = set(), Again()
+plan.packed._memory.borrowers, thread_pool._callers = set(), Again()
 assert np.array_equal(plan.infer(x).y, expected)
 assert len(found) == 2 and all(np.array_equal(y, expected) for y in found)
 """
@@ -131,7 +131,7 @@ for thread, (owner, name) in zip(threads, places):
     thread.start()
     inside.acquire()
     setattr(owner, name, own)
-memory = plan._network._memory
+memory = plan.packed._memory
 assert refused(calls[0]) and refused(calls[1]) and memory.borrow(forking.new_call()) is not memory.arena
 token = forking.new_call()  # of a call in the middle of which this thread forks
 child = os.fork()

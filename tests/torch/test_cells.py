@@ -168,8 +168,8 @@ def test_cell_made_in_accelerated_is_pickled_as_pytorchs(kind):
     with rnnkit.torch.accelerated():
         own = getattr(nn, kind)(F, H)
     x, hx = step(kind)
-    assert type(own) is getattr(rnnkit.torch, kind)
     found = own(x, hx)
+    assert type(own) is getattr(rnnkit.torch, kind)
     assert own._rnnkit_cache.flat is not None  # its parameters are neighbours
     loaded = pickle.loads(pickle.dumps(own))
     assert type(loaded) is getattr(nn, kind)

@@ -205,6 +205,8 @@ def test_modules_made_in_accelerated_run_on_the_engine():
     with accelerated():
         model = Model()
         own = rnnkit.torch.GRU(F, H)
+    for one in (model.encoder, model.decoder, model.other, own):
+        one(torch.ones(T, N, F))
     assert type(model.encoder) is rnnkit.torch.LSTM
     assert is_accelerated(type(model.decoder)) and model.decoder.factor == 3
     assert type(model.other) is Other and type(model.short) is nn.GRU and type(own) is rnnkit.torch.GRU
@@ -214,19 +216,69 @@ def test_modules_made_in_accelerated_run_on_the_engine():
     assert type(model.encoder) is nn.LSTM and type(model.decoder) is Further
 
 
+def initialised(model):
+    """As dozens of programs do it: by exact types."""
+    for module in model.modules():
+        if type(module) == nn.GRU or type(module) is nn.LSTMCell:  # noqa: E721
+            for parameter in module.parameters():
+                nn.init.constant_(parameter, 0.25)
+    return model
+
+
+def test_initialisation_by_exact_type_finds_modules_made_in_accelerated():
+    with accelerated():
+        model = initialised(nn.ModuleList([nn.GRU(F, H), nn.LSTMCell(F, H)]))
+    expected = initialised(nn.ModuleList([nn.GRU(F, H), nn.LSTMCell(F, H)]))
+    assert_close(outputs(model[0]), outputs(expected[0]))
+    x = torch.ones(N, F)
+    assert torch.allclose(model[1](x)[0], expected[1](x)[0])
+    assert [*map(type, model)] == [rnnkit.torch.GRU, rnnkit.torch.LSTMCell]
+
+
+def test_module_changed_before_its_first_call_runs_as_it_is_then():
+    with accelerated():
+        short, normed, owned, plain = nn.GRU(F, H), nn.GRU(F, H), nn.GRU(F, H), nn.GRU(F, H)
+    short.to(torch.bfloat16)
+    nn.utils.parametrizations.weight_norm(normed, "weight_hh_l0")
+    x = torch.ones(T, N, F)
+    assert short(x.bfloat16())[0].dtype is torch.bfloat16 and type(short) is nn.GRU
+    assert normed(x)[0].shape == (T, N, H) and is_accelerated(type(normed))
+    assert accelerate(owned).changed == ("",) and type(pickle.loads(pickle.dumps(owned))) is rnnkit.torch.GRU
+    assert restore(plain) == ("",) and plain(x)[0].shape == (T, N, H) and type(plain) is nn.GRU
+    assert restore(plain) == ()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_module_made_in_accelerated_is_compiled_and_exported():
+    torch.compiler.reset()
+    x = torch.ones(T, N, F)
+    with accelerated():
+        called, waiting, plain = nn.GRU(F, H), nn.GRU(F, H), nn.GRU(F, H)
+    expected = called(x)[0]
+    with torch._dynamo.config.patch(allow_rnn=True):
+        assert torch.equal(torch.compile(called, backend="aot_eager", fullgraph=True)(x)[0], expected)
+    assert torch.equal(torch.export.export(called, (x,)).module()(x)[0], expected)
+    compiled = torch.compile(waiting, backend="aot_eager")
+    assert [type(compiled(x)[0]) for _ in range(2)] == [torch.Tensor] * 2 and type(waiting) is rnnkit.torch.GRU
+    restore(plain)
+    assert torch.jit.script(nn.Sequential(plain))(x)[0].shape == (T, N, H)
+
+
 def test_accelerated_nests_and_is_per_thread():
     found = []
     with accelerated():
         with accelerated():
             pass
-        found.append(type(nn.GRU(F, H)))
-        thread = threading.Thread(target=lambda: found.append(type(nn.GRU(F, H))))
+        found.append(nn.GRU(F, H))
+        thread = threading.Thread(target=lambda: found.append(nn.GRU(F, H)))
         thread.start()
         thread.join()
     with pytest.raises(ZeroDivisionError), accelerated():
         1 / 0  # noqa: B018
-    found.append(type(nn.GRU(F, H)))
-    assert found == [rnnkit.torch.GRU, nn.GRU, nn.GRU]
+    found.append(nn.GRU(F, H))
+    for module in found:
+        module(torch.ones(T, N, F))
+    assert [*map(type, found)] == [rnnkit.torch.GRU, nn.GRU, nn.GRU]
 
 
 def test_module_made_in_accelerated_has_pytorchs_values():
@@ -243,9 +295,13 @@ def test_pickle_of_a_module_made_in_accelerated_is_pytorchs(tmp_path):
     with accelerated():
         module, subclass = nn.LSTM(F, H, num_layers=2), Further(F, H, factor=7)
     for one in (module, subclass):
+        early = pickle.loads(pickle.dumps(one))  # before its first call
+        one(torch.ones(T, N, F))
         found = pickle.loads(pickle.dumps(one))
         assert type(found) in (nn.LSTM, Further) and vars(found).keys() == vars(type(found)(F, H)).keys()
-        assert_close(outputs(found), outputs(one))
+        for other in (early, found):
+            assert_close(outputs(other), outputs(one))
+            assert not is_accelerated(type(other))
     torch.save(module, tmp_path / "module.pt")
     text = (
         "import sys; sys.modules['rnnkit'] = None; import io, torch; "
@@ -258,13 +314,17 @@ def test_pickle_of_a_module_made_in_accelerated_is_pytorchs(tmp_path):
     assert float(total) == pytest.approx(module(torch.ones(T, N, F))[0].sum().item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("is_called", [False, True])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
-def test_copy_of_a_module_made_in_accelerated_is_accelerated(copied):
+def test_copy_of_a_module_made_in_accelerated_is_accelerated(copied, is_called):
     with accelerated():
         modules = nn.LSTM(F, H), Further(F, H, factor=7)
     for module in modules:
+        if is_called:
+            module(torch.ones(T, N, F))
         found = copied(module)
-        assert type(found) is type(module) and is_accelerated(type(found))
+        assert type(found) is type(module)
         assert_close(outputs(found), outputs(module))
+        assert type(found) is type(module) and is_accelerated(type(found))
         restore(found)
         assert not is_accelerated(type(found))

@@ -143,7 +143,7 @@ FAULTS = {
         ("autograd does not watch the weights", "kept, *(aliases[number] for number in ctx.numbers))", "kept)"),
         ("autograd does not watch the input",
          "save_for_backward(x, kept", "save_for_backward(x.detach().clone(), kept"),
-        ("lengths are for training", "infer(call.desc, *arrays, **call.options, ", "infer(call.desc, *arrays, "),
+        ("lengths are for training", "hx, cx), **call.options, inputs=inputs)", "hx, cx), inputs=inputs)"),
         ("gradients are views of one storage", "isinstance(flat, np.ndarray)", "False"),
         ("parameters that another thread replaces are freed", "        memory.first = ", "        "),
         ("weights in shared memory are read where they were", "one in found] == self.addresses", "one in found]"),
