@@ -38,6 +38,12 @@ _ARGUMENTS = {
     "GRU": _GATED,
     "LSTM": _GATED,
 }
+_CURES = {
+    "go_backwards": "reverse x along time, or wrap the layer in Bidirectional",
+    "dropout": "for inference only, pass its get_weights()",
+    "recurrent_dropout": "for inference only, pass its get_weights()",
+    "merge_mode": "pass its get_weights(): y has the outputs of both directions side by side, to merge afterwards",
+}
 
 
 class _Kind(NamedTuple):
@@ -215,14 +221,10 @@ def _kind(function: str, name: str, layer: Any, backwards: bool) -> _Kind:
 
 def _check_argument(function: str, name: str, argument: str, found: Any, allowed: Iterable[Any], why: str = "") -> None:
     if found not in allowed:
-        listed = " or ".join(map(repr, allowed))
-        cures = {
-            "go_backwards": "reverse x along time, or wrap the layer in Bidirectional",
-            "dropout": "for inference only, pass its get_weights()",
-            "recurrent_dropout": "for inference only, pass its get_weights()",
-        }
-        text = message(function, f"{name}.{argument}", f"be {listed}{why}", repr(found), cures.get(argument, ""))
-        raise ValueError(text)
+        listed, cure = " or ".join(map(repr, allowed)), _CURES.get(argument, "")
+        if function == "to_keras" and argument != "go_backwards":
+            cure = cure and "pass no layers, and give each list that is returned to the set_weights of its layer"
+        raise ValueError(message(function, f"{name}.{argument}", f"be {listed}{why}", repr(found), cure))
 
 
 def _format(kind: _Kind) -> CellFormat:

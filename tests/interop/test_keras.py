@@ -140,6 +140,20 @@ def test_arrays_of_a_layer_with_dropout_are_taken(make):
     assert_same_bits("kernel", to_keras(from_keras(layer.get_weights()))[0][0], layer.get_weights()[0])
 
 
+@pytest.mark.parametrize(
+    "merge", [np.add, np.multiply, lambda a, b: (a + b) / 2, None], ids=["sum", "mul", "ave", "None"]
+)
+def test_arrays_of_a_layer_that_merges_directions_give_both(merge, request):
+    mode = None if merge is None else request.node.callspec.id
+    layer = built(Bidirectional(LSTM(5, return_sequences=True), merge_mode=mode))
+    net, x = from_keras(layer.get_weights()), np.random.default_rng(0).normal(size=(3, 4, 7)).astype("f4")
+    found = np.split(net.infer(x.swapaxes(0, 1)).y.swapaxes(0, 1), 2, axis=-1)
+    expected = layer(x)
+    pairs = zip(found, expected, strict=True) if merge is None else [(merge(*found), expected)]
+    for own, theirs in pairs:
+        assert_close("y", own, keras.ops.convert_to_numpy(theirs), "float32")
+
+
 def two_ways(forward, backward):
     return Bidirectional(forward, backward_layer=backward)
 
@@ -156,8 +170,8 @@ SOURCES = [  # the first ones compute something else than a network
     (lambda: built(GRU(5, **BACK)), "source.go_backwards | False | True | Bidirectional"),
     (lambda: built(GRU(5, dropout=0.5)), "source.dropout | 0 | 0.5 | get_weights()"),
     (lambda: built(LSTM(5, recurrent_dropout=0.5)), "source.recurrent_dropout | 0 | 0.5 | get_weights()"),
-    (lambda: built(Bidirectional(LSTM(5), merge_mode="sum")), "source.merge_mode | concat | sum"),
-    (lambda: built(Bidirectional(LSTM(5), merge_mode=None)), "source.merge_mode | concat | None"),
+    (lambda: built(Bidirectional(LSTM(5), merge_mode="sum")), "source.merge_mode | concat | sum | get_weights()"),
+    (lambda: built(Bidirectional(LSTM(5), merge_mode=None)), "source.merge_mode | concat | None | get_weights()"),
     (
         lambda: built(two_ways(LSTM(5, **BACK), LSTM(5))),
         "source.forward_layer.go_backwards | False | True | Bidirectional",
@@ -218,6 +232,11 @@ TO_KERAS = [
     (lambda: (rnnkit.GRU(7, 5), built(LSTM(5))), "layers.mode | gru | lstm"),
     (lambda: (rnnkit.GRU(7, 5), built(GRU(5, reset_after=False))), "layers.reset_after | True | False"),
     (lambda: (rnnkit.GRU(7, 5), built(GRU(5, use_bias=False))), "layers.use_bias | True | False"),
+    (lambda: (rnnkit.GRU(7, 5), built(GRU(5, dropout=0.5))), "layers.dropout | 0 | 0.5 | set_weights"),
+    (
+        lambda: (rnnkit.LSTM(7, 5, bidirectional=True), built(Bidirectional(LSTM(5), merge_mode="mul"))),
+        "layers.merge_mode | concat | mul | set_weights",
+    ),
     (lambda: (rnnkit.GRU(7, 5), built(GRU(5, **BACK))), "layers.go_backwards | False | True | Bidirectional"),
     (
         lambda: (rnnkit.GRU(7, 6, bias="none"), built(GRU(5, use_bias=False))),
