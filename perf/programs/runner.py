@@ -19,7 +19,7 @@ from perf.programs.program import Program
 PHASES = "fit", "predict"
 _LEAST = 3  # rounds, and predictions in each
 _PREDICTING = 0.2  # seconds for the predictions of a round, some of which take 5 ms
-_CLOSE = 1e-4  # of the largest value
+CLOSE = 1e-4  # of the largest value
 _NOTHING = nullcontext()
 
 
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
     @property
     def equal(self) -> bool:
         """Whether the results are those of PyTorch."""
-        return self.deviation <= _CLOSE
+        return self.deviation <= CLOSE
 
 
 class Runner:
@@ -54,7 +54,7 @@ class Runner:
     def __init__(self, name: str, threads: int, device: str) -> None:
         self.threads = threads
 
-    def measure(self, program: Program, seconds: float, folder: str) -> Outcome:
+    def measure(self, program: Any, seconds: float, folder: str) -> Any:
         """Run the program in a folder of its own, without a word."""
         os.chdir(folder)
         silence = os.open(os.devnull, os.O_WRONLY)
@@ -64,6 +64,9 @@ class Runner:
         import torch
 
         torch.set_num_threads(self.threads)
+        return self.run(program, seconds)
+
+    def run(self, program: Program, seconds: float) -> Outcome:
         return measure(program, seconds)
 
 
@@ -80,10 +83,10 @@ def measure(program: Program, seconds: float) -> Outcome:
     watched = {phase: plain.run(phase, watch) for phase, watch in watches.items()}
     before = plain.results()
     least = {phase: dict.fromkeys((plain, own), float("inf")) for phase in PHASES}
-    for _ in _repeated(seconds):
+    for _ in repeated(seconds):
         gc.collect()
         _run_in_turn("fit", least["fit"])
-        for _ in _repeated(_PREDICTING):
+        for _ in repeated(_PREDICTING):
             _run_in_turn("predict", least["predict"])
     phases = [
         Phase(phase, *least[phase].values(), watch.seconds / watched[phase], watch.calls.most_common())
@@ -112,13 +115,10 @@ class _Variant:
     def results(self) -> list[np.ndarray]:
         """What is compared: the last run's predictions, or the parameters of a shorter fit."""
         shorter = self.program.parameters
-        found = self._predicted if shorter is None else self._timed("parameters", shorter)[0]
-        if isinstance(found, dict):
-            found = list(found.values())
-        return [np.array(one, np.float64) for one in (found if isinstance(found, list | tuple) else [found])]
+        return arrays_of(self._predicted if shorter is None else self._timed("parameters", shorter)[0])
 
     def _timed(self, what: str, work: Callable[[], Any], around: Any = _NOTHING) -> tuple[Any, float]:
-        _seed()
+        seed()
         try:
             with self._around(), around:
                 start = perf_counter()
@@ -134,7 +134,7 @@ def _run_in_turn(phase: str, least: dict[_Variant, float]) -> None:
         least[variant] = min(time, variant.run(phase))
 
 
-def _seed() -> None:
+def seed() -> None:
     import torch
 
     random.seed(0)
@@ -142,7 +142,7 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-def _repeated(seconds: float) -> Iterator[None]:
+def repeated(seconds: float) -> Iterator[None]:
     end, done = perf_counter() + seconds, 0
     while done < _LEAST or perf_counter() < end:
         yield
@@ -161,6 +161,13 @@ def _sorted(modules: dict[Any, None]) -> tuple[int, dict[str, str]]:
         elif done.left:
             left[module] = done.left[""]
     return len(modules) - len(left), {str(module): reason for module, reason in left.items()}
+
+
+def arrays_of(found: Any) -> list[np.ndarray]:
+    """Copies of an array or several in float64, which are compared."""
+    if isinstance(found, dict):
+        found = list(found.values())
+    return [np.array(one, np.float64) for one in (found if isinstance(found, list | tuple) else [found])]
 
 
 def deviation(arrays: list[np.ndarray], expected: list[np.ndarray]) -> float:

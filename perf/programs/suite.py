@@ -1,7 +1,8 @@
 """Programs from PyPI, as they are and with their recurrent modules on the engine: `run --suite programs`.
 
 Each has a process of its own. There it runs once accelerated, and once as it is and watched, which also warms it up.
-Then it runs in turn as it is and in `rnnkit.torch.accelerated`, at least three times each; the least time counts.
+Then it runs in turn as it is and in `rnnkit.torch.accelerated`, at least three times each; the least time counts. A
+program that comes with its weights (`Converted`) runs in turn as it is and as a twin that uses rnnkit.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 
+from perf.programs.converted import Comparer, Comparison, Converted
 from perf.programs.program import Program
 from perf.programs.runner import Outcome, Phase, Runner
 from perf.programs.table import PROGRAMS
@@ -43,20 +45,27 @@ def run(pattern: str, threads: list[int], seconds: float) -> list[bool] | None:
     return equal if programs else None
 
 
-def measure(program: Program, threads: int, seconds: float, limit: float = _LIMIT) -> Outcome:
+def measure(program: Program | Converted, threads: int, seconds: float, limit: float = _LIMIT) -> Outcome | Comparison:
     """Run a program in a process of its own. WorkerError says what went wrong there, or that the limit passed."""
     with TemporaryDirectory() as folder:
-        worker = Worker(program.name, threads, kind=Runner)
+        worker = Worker(program.name, threads, kind=Comparer if isinstance(program, Converted) else Runner)
         try:
             return worker.call("measure", program, seconds, folder, limit=limit)
         finally:
             worker.close()
 
 
-def _lines(program: Program, threads: int, outcome: Outcome) -> list[str]:
+def _lines(program: Program | Converted, threads: int, outcome: Outcome | Comparison) -> list[str]:
+    start = f"{program.name:34} {threads} threads"
+    if isinstance(outcome, Comparison):
+        verdict = "equal" if outcome.equal else f"NOT EQUAL (limit {outcome.close:.0e})"
+        return [
+            f"{start}  call     {_times('package', outcome.package, outcome.own)}",
+            f"    results {verdict}, {outcome.deviation:.0e} apart",
+        ]
     verdict = "equal" if outcome.equal else f"NOT EQUAL (PyTorch twice: {outcome.noise:.0e})"
     return [
-        *(f"{program.name:34} {threads} threads  {_figures(phase)}" for phase in outcome.phases),
+        *(f"{start}  {_figures(phase)}" for phase in outcome.phases),
         f"    results {verdict}, {outcome.deviation:.0e} apart; {outcome.accelerated} modules accelerated",
         *(f"    left: {module}: {reason}" for module, reason in outcome.left.items()),
         *(f"    {phase.name}: {_calls(phase)}" for phase in outcome.phases if phase.calls),
@@ -64,8 +73,11 @@ def _lines(program: Program, threads: int, outcome: Outcome) -> list[str]:
 
 
 def _figures(phase: Phase) -> str:
-    times = f"PyTorch {phase.plain:8.4f} s  rnnkit {phase.own:8.4f} s  {phase.plain / phase.own:5.2f}x"
-    return f"{phase.name:7}  {times}  recurrent {phase.share:4.0%}"
+    return f"{phase.name:7}  {_times('PyTorch', phase.plain, phase.own)}  recurrent {phase.share:4.0%}"
+
+
+def _times(name: str, theirs: float, own: float) -> str:
+    return f"{name} {theirs:8.4f} s  rnnkit {own:8.4f} s  {theirs / own:5.2f}x"
 
 
 def _calls(phase: Phase) -> str:

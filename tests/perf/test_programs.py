@@ -2,6 +2,7 @@
 
 import pickle
 import random
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from perf import timing
 from perf.__main__ import main
-from perf.programs import runner, suite, table, watch
+from perf.programs import converted, runner, suite, table, watch
+from perf.programs.converted import Comparison, Converted
 from perf.programs.runner import Outcome, Phase
 
 RUN = ["run", "--suite", "programs", "--threads", "1", "--seconds", "0"]
@@ -144,7 +146,7 @@ def test_phases_have_their_least_times(monkeypatch):
     first, fits, predictions = [9.0] * 4, [5.0, 6.0, 7.0, 3.0], [4.0, 8.0, 2.0, 9.0, 6.0, 5.0, 3.0, 7.0]
     times = iter([*first, *fits[:2], *predictions[:4], *fits[2:], *predictions[4:]])
     monkeypatch.setattr(runner._Variant, "_timed", lambda self, what, work, around=None: (0.0, next(times)))
-    monkeypatch.setattr(runner, "_repeated", lambda seconds: range(2))
+    monkeypatch.setattr(runner, "repeated", lambda seconds: range(2))
     fit, predict = runner.measure(TINY, 0.0).phases
     assert (fit.plain, fit.own, predict.plain, predict.own) == (5.0, 3.0, 2.0, 5.0)
 
@@ -152,7 +154,7 @@ def test_phases_have_their_least_times(monkeypatch):
 def test_repetitions_go_on_until_the_seconds_are_spent(monkeypatch):
     clock = iter(range(100))
     monkeypatch.setattr(runner, "perf_counter", lambda: next(clock))
-    assert [len(list(runner._repeated(seconds))) for seconds in (0, 6)] == [3, 8]
+    assert [len(list(runner.repeated(seconds))) for seconds in (0, 6)] == [3, 8]
 
 
 NAN, INF = float("nan"), float("inf")
@@ -164,6 +166,65 @@ DEVIATIONS += [([[1.0]], [[1.0, 1.0]], INF), ([[1.0]], [[1.0], [1.0]], INF), ([[
 @pytest.mark.parametrize(("one", "other", "expected"), DEVIATIONS)
 def test_deviation_is_relative_to_the_largest_value(one, other, expected):
     assert runner.deviation([np.array(a) for a in one], [np.array(a) for a in other]) == expected
+
+
+def calls(package, own):
+    return Converted("tiny/converted", ("torch",), partial(tuple, (package, own)))
+
+
+ONES = partial(np.ones, 3)
+CONVERTED = calls(ONES, ONES)
+
+
+def test_converted_program_runs_in_a_process_of_its_own(programs, capfd):
+    programs(CONVERTED, CONVERTED._replace(name="tiny/missing", needs=("torch", "no_such_package")))
+    assert main(RUN) == 0
+    out, err = capfd.readouterr()
+    times, results, missing = out.splitlines()
+    assert not err and times.startswith("tiny/converted ") and times.endswith("x")
+    assert results == "    results equal, 0e+00 apart"
+    assert missing == "tiny/missing: not installed: no_such_package"
+
+
+@pytest.mark.parametrize(("deviation", "verdict"), [(1e-5, "equal"), (2e-3, "NOT EQUAL (limit 1e-03)")])
+def test_comparison_is_printed(programs, capsys, deviation, verdict):
+    programs(CONVERTED, converted=lambda: Comparison(3.0, 2.0, deviation, 1e-3))
+    assert main(RUN) == (verdict != "equal")
+    assert capsys.readouterr().out.splitlines() == [
+        "tiny/converted                     1 threads  call     package   3.0000 s  rnnkit   2.0000 s   1.50x",
+        f"    results {verdict}, {deviation:.0e} apart",
+    ]
+
+
+@pytest.mark.parametrize("close", [1e-4, 0.3])
+def test_results_of_converted_programs_are_compared(close):
+    program = calls(lambda: [np.ones(2), np.array([4.0])], lambda: (np.ones(2), np.array([5.0])))
+    found = converted.measure(program._replace(close=close), 0.0, 1)
+    assert found.deviation == 0.25 and found.equal == (close == 0.3)
+
+
+@pytest.mark.parametrize(("failing", "name"), [(0, "package"), (1, "rnnkit")])
+def test_failure_names_the_call(failing, name):
+    both = [ONES, ONES]
+    both[failing] = partial(float, "x")
+    with pytest.raises(RuntimeError, match=says(f"{name}: ValueError: could not convert")):
+        converted.measure(calls(*both), 0.0, 1)
+
+
+@pytest.mark.parametrize(("threads", "clock"), [(1, "process_time"), (2, "perf_counter")])
+def test_converted_programs_are_timed_in_turn_by_the_least(monkeypatch, threads, clock):
+    now, seen = SimpleNamespace(time=0.0), []
+    seconds = iter([9.0, 9.0, 5.0, 4.0, 3.0, 6.0, 7.0, 2.0])
+
+    def run(name):
+        seen.append(name)
+        now.time += next(seconds)
+        return 1.0
+
+    monkeypatch.setattr(converted, clock, lambda: now.time)
+    monkeypatch.setattr(converted, "repeated", lambda seconds: range(3))
+    found = converted.measure(calls(partial(run, "package"), partial(run, "rnnkit")), 0.0, threads)
+    assert (found.package, found.own) == (3.0, 2.0) and seen == ["package", "rnnkit"] * 4
 
 
 def test_process_that_takes_too_long_is_killed(tmp_path):
