@@ -11,6 +11,7 @@ import numba
 import numpy as np
 import pytest
 from cores import Cores, num_cores
+from costly import COSTLY
 from gpu import has_gpu
 from hypothesis import HealthCheck, settings
 from idle import forget
@@ -46,8 +47,13 @@ def pytest_xdist_auto_num_workers(config):
     return num_cores() if whole and num_cores() > 1 else 0
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses among the marks
 def pytest_collection_modifyitems(items):
-    """Tests that have all cores come last, when no other has to wait for them."""
+    """Costly tests run in the part that `costly.txt` says. Those that have all cores come last, when no other waits."""
+    for item in items:
+        if part := COSTLY.get(item.nodeid):
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "nightly"]
+            item.add_marker(part)
     items.sort(key=lambda item: item.get_closest_marker("cores") is not None)
 
 

@@ -9,10 +9,19 @@ FILES = sorted(Path(__file__).parent.glob("inside_*.py"))
 DOCS = [Path(__file__).parents[1] / "docs" / f"test_{one}.py" for one in ("docstrings", "public_names")]
 NEEDS = {"inside_flax": ["jax", "flax", "equinox"], "test_docstrings": ["jax", "flax"]}
 NEEDS["test_public_names"] = NEEDS["test_docstrings"]
+# XLA compiles each case. The default part has what compiles little, the nightly one the others' default tests.
+DEFAULT, NIGHTLY, WEEKLY = PARTS
+BY_DEFAULT = "inside_equations", "test_public_names"
+LATER = {DEFAULT: PARTS[NIGHTLY], NIGHTLY: PARTS[WEEKLY], WEEKLY: PARTS[WEEKLY]}
 EACH = [
-    pytest.param(file, part, id=file.stem.removeprefix("inside_"), marks=marks)
-    for part, marks in PARTS.items()
-    for file in [*FILES, *([] if marks else DOCS)]
+    pytest.param(
+        file,
+        part,
+        id=file.stem.removeprefix("inside_"),
+        marks=(PARTS if file.stem in BY_DEFAULT and part == DEFAULT else LATER)[part],
+    )
+    for part in PARTS
+    for file in [*FILES, *(DOCS if part == DEFAULT else [])]
 ]
 
 

@@ -6,11 +6,11 @@ import pytest
 from inside import PARTS, run_inside
 
 FILES = sorted(Path(__file__).parent.glob("inside_*.py"))
-# By default torch alone; XLA compiles each case, so that JAX's nightly part is weekly. TensorFlow has an environment of
-# its own, which `.ci/weekly` makes.
+# Nightly torch alone, the tests that a file has by default. TensorFlow has an environment of its own, which
+# `.ci/weekly` makes.
 DEFAULT, NIGHTLY, WEEKLY = PARTS
-MARKS = PARTS | {DEFAULT: PARTS[NIGHTLY]}
-BACKENDS = {"torch": PARTS, "numpy": MARKS, "jax": MARKS | {NIGHTLY: PARTS[WEEKLY]}}
+MARKS = dict.fromkeys(PARTS, PARTS[WEEKLY])
+BACKENDS = {"torch": MARKS | {DEFAULT: PARTS[NIGHTLY]}, "numpy": MARKS, "jax": MARKS}
 EACH = [
     pytest.param(file, backend, part, id=f"{file.stem.removeprefix('inside_')}-{backend}", marks=marks[part])
     for part in PARTS
