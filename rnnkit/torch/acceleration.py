@@ -170,9 +170,8 @@ def _accelerating(self: Any, *arguments: Any, **options: Any) -> Any:
 @_disable_dynamo
 def _start(module: Any) -> None:
     """Accelerate a module that waits for its first call, unless it has become one that cannot be."""
-    del module._rnnkit_waits
-    born_as = type(module)
-    if not is_accelerated(born_as) and _why_not(module) is None:
+    waits, born_as = module.__dict__.pop("_rnnkit_waits", False), type(module)  # another thread may come first
+    if waits and not is_accelerated(born_as) and _why_not(module) is None:
         _change(module, None)
         module.__dict__["_born_as"] = born_as
 

@@ -9,7 +9,8 @@ from installed import needs_installed
 from repository import ROOT
 
 PAGE = (ROOT / "docs" / "examples.md").read_text()
-PROGRAMS = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
+FILES = sorted((ROOT / "examples").glob("[!_]*.py"))
+PROGRAMS = {path.stem: path for path in FILES}
 NEEDS = {name: ["torch"] for name in ("accelerate_pytorch", "gradient_penalty", "meta_learning")}
 NEEDS |= {"recurrent_ppo": ["jax", "optax"], "amplifier": ["cc"]}
 MOST_LINES = {"gru_in_numpy": 150, "recurrent_ppo": 82}  # of the others 67
