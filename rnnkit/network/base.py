@@ -289,6 +289,8 @@ class BaseNetwork(NetworkFiles, Generic[States]):
         dcy: Any = None,
         *,
         dw: Array | None = None,
+        per_sequence: bool = False,
+        rows: Any = None,
     ) -> Backward[States]:
         """Compute all gradients of a forward call, see :func:`rnnkit.backward`.
 
@@ -304,6 +306,10 @@ class BaseNetwork(NetworkFiles, Generic[States]):
             Gradient of cy, LSTM only. None: zeros.
         dw : ndarray (num_weights,), optional
             Buffer to which the weight gradient is added. None: a new array.
+        per_sequence : bool, optional
+            Whether dw is that of each sequence, (N, num_weights).
+        rows : slice or sequence of int, optional
+            With `per_sequence`, the sequences that are wanted. None: all.
 
         Returns
         -------
@@ -317,7 +323,8 @@ class BaseNetwork(NetworkFiles, Generic[States]):
         TypeError, ValueError
             An argument has the wrong type, dtype, shape or value.
         """
-        return engine.backward(self._desc, self._weights, workspace, dy, dhy, dcy, dw=dw)
+        options = {"dw": dw, "per_sequence": per_sequence, "rows": rows}
+        return engine.backward(self._desc, self._weights, workspace, dy, dhy, dcy, **options)
 
     def infer(
         self,

@@ -14,11 +14,12 @@ from rnnkit.call import checks, debugging, forking
 from rnnkit.call.options import CUPY, NUMPY, ZEROS, CallOptions, check, options_of
 from rnnkit.call.pool import Lease, leased
 from rnnkit.call.side_inputs import shapes_of, split_gradient, with_inputs
-from rnnkit.call.workspace import Workspace, check_workspace
-from rnnkit.common.arrays import Array, device_of
+from rnnkit.call.workspace import Workspace
+from rnnkit.common.arrays import Array
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
-from rnnkit.descriptor.states import add_state_gradients, arrays_of, concatenate_states, learned_states, split_states
+from rnnkit.descriptor.states import add_state_gradients, concatenate_states, learned_states, split_states
 from rnnkit.errors import message, wrong_type
+from rnnkit.network.arguments import check_backward, check_call, check_reuse
 from rnnkit.network.results import Backward, BackwardWithInputs, Forward, Infer
 from rnnkit.types import Initial
 
@@ -51,18 +52,6 @@ def cpu_module(name: str) -> ModuleType:
     """Return a module of the CPU engine for checked arguments: "prepared" calls, or "kept" workspaces."""
     with forking.importing:
         return import_module(f"rnnkit.cpu.{name}")
-
-
-def check_call(function: str, desc: RNNDescriptor, x: Any, hx: Any, cx: Any, like: Any = None) -> tuple[int, int]:
-    """Check x, hx and cx of forward and infer; return seq_len and batch_size.
-
-    x must be on the device of `like`, if that is given. hx and cx must be on the device of x.
-    """
-    checks.inputs(function, x, checks.SEQUENCE_DIMS, desc, like)
-    seq_len, batch_size, _ = x.shape
-    checks.hidden(function, "hx", hx, batch_size, desc, x)
-    checks.cell_state(function, "cx", cx, batch_size, desc, x)
-    return seq_len, batch_size
 
 
 def forward(
@@ -177,7 +166,7 @@ def forward(
     checks.weights("forward", w, desc, x)
     backend_module = backend("forward", "forward", desc, x, options)
     if workspace is not None:
-        _check_reuse(workspace, w=w, x=x, hx=hx, cx=cx)
+        check_reuse(workspace, w=w, x=x, hx=hx, cx=cx)
     shelf, call = None, forking.new_call()
     if workspace is not None:
         memory = workspace.memory
@@ -203,21 +192,6 @@ def forward(
         memory.calls.discard(call)
 
 
-def _check_reuse(workspace: Any, **inputs: Any) -> None:
-    """Check that forward can reuse the memory of a workspace."""
-    if not isinstance(workspace, Workspace):
-        raise wrong_type("forward", "workspace", "None or a Workspace", workspace)
-    x = inputs["x"]
-    if device_of(workspace.x) != device_of(x):
-        expected = f"be on {device_of(x)} as x is"
-        raise ValueError(message("forward", "workspace", expected, f"one on {device_of(workspace.x)}"))
-    for name, given in inputs.items():
-        for array in arrays_of(given):
-            if workspace.memory.arena.holds(array):
-                text = f"forward: {name} is a view of the workspace that is being reused"
-                raise ValueError(f"{text}; pass a copy, or another workspace")
-
-
 def backward(
     desc: RNNDescriptor,
     w: Array,
@@ -227,6 +201,8 @@ def backward(
     dcy: Any = None,
     *,
     dw: Array | None = None,
+    per_sequence: bool = False,
+    rows: Any = None,
 ) -> Backward[Any]:
     """Compute all gradients from the workspace of forward.
 
@@ -250,6 +226,12 @@ def backward(
     dw : ndarray (num_weights,), optional
         Buffer to which the gradient of w is added, and which is returned. None: a new array. It must not overlap other
         arrays of this call and of its forward. If the call is interrupted, part of the gradient has been added.
+    per_sequence : bool, optional
+        Whether dw is that of each sequence, (N, num_weights): N times the memory of w. Each row has the bits of a call
+        with that sequence alone. Every sequence runs forward again, so x, hx and cx must not have changed since.
+    rows : slice or sequence of int, optional
+        With `per_sequence`, the sequences that are wanted: all results have these alone, in this order. For a batch
+        whose dw would not fit in memory, pass some at a time. None: all.
 
     Returns
     -------
@@ -257,7 +239,7 @@ def backward(
         - dx (T, N, I), 0 beyond the length of a sequence and at steps that the forward skipped
         - dhx (L*D, N, P)
         - dcx (L*D, N, H), None except for LSTM and cells with states
-        - dw (num_weights,), in the layout of w
+        - dw (num_weights,), in the layout of w; with `per_sequence` (N, num_weights)
         - inputs, only for a cell with side inputs: their gradients by name, in the shapes of the arguments
 
         All are new arrays, except a `dw` that was passed.
@@ -269,6 +251,8 @@ def backward(
         x has changed since forward.
     TypeError, ValueError
         An argument has the wrong type, dtype, shape or value.
+    BackendError
+        `per_sequence` with dropout or noises on a GPU.
 
     Examples
     --------
@@ -280,8 +264,30 @@ def backward(
     >>> gradients = backward(desc, w, result.workspace, dy=np.ones_like(result.y))
     >>> gradients.dx.shape, gradients.dw.shape == w.shape
     ((7, 4, 3), True)
+    >>> backward(desc, w, result.workspace, dy=np.ones_like(result.y), per_sequence=True).dw.shape
+    (4, 150)
     """
+    if not isinstance(per_sequence, bool):
+        raise wrong_type("backward", "per_sequence", "a bool", per_sequence)
+    if per_sequence:
+        return _gradients_of_each(desc, w, workspace, dy, dhy, dcy, dw, rows)
+    if rows is not None:
+        raise ValueError(message("backward", "rows", "be None without per_sequence", type(rows).__name__))
     return gradients_of(desc, w, workspace, dy, dhy, dcy, dw)
+
+
+def _gradients_of_each(
+    desc: RNNDescriptor, w: Any, workspace: Any, dy: Any, dhy: Any, dcy: Any, dw: Any, rows: Any
+) -> Backward[Any]:
+    from rnnkit.network import per_sequence  # which runs forward and backward
+
+    check_backward(desc, w, workspace, dy, dhy, dcy)
+    chosen, call = per_sequence.rows_of(rows, workspace.steps.batch_size), forking.new_call()
+    try:
+        workspace.memory.read("backward", call, workspace.generation)
+        return per_sequence.backward_of_each(desc, w, workspace, dy, dhy, dcy, dw, chosen)
+    finally:
+        workspace.memory.calls.discard(call)
 
 
 def gradients_of(
@@ -295,23 +301,12 @@ def gradients_of(
     wants_dx: bool = True,
 ) -> Backward[Any]:
     """Run `backward`, which may leave dx empty if it is not wanted and the cell has no side inputs."""
-    check_descriptor("backward", desc)
-    if not isinstance(workspace, Workspace):
-        raise wrong_type("backward", "workspace", "the Workspace of a forward", workspace)
-    check_workspace("backward", workspace, desc)
-    seq_len, batch_size, x = workspace.options.seq_len, workspace.steps.batch_size, workspace.x
-    checks.weights("backward", w, desc, x)
-    checks.dy("backward", dy, seq_len, batch_size, desc, x)
-    checks.hidden("backward", "dhy", dhy, batch_size, desc, x)
-    checks.cell_state("backward", "dcy", dcy, batch_size, desc, x)
+    x = check_backward(desc, w, workspace, dy, dhy, dcy)
     checks.weight_gradient("backward", dw, desc, x)
     if dw is not None and workspace.memory.arena.holds(dw):
         raise ValueError("backward: dw is a view of the workspace; pass an array with memory of its own")
     if dw is not None:
         checks.separate("backward", dw, w=w, dy=dy, dhy=dhy, dcy=dcy, **workspace.inputs)
-    if dy is None and dhy is None and dcy is None:
-        raise ValueError("backward: at least one of dy, dhy and dcy is required")
-    debugging.compare("backward", workspace, w)
     backend_module, call = backend("backward", "backward", desc, x, workspace.options), forking.new_call()
     try:
         workspace.memory.read("backward", call, workspace.generation)

@@ -16,7 +16,8 @@ from rnnkit.common.numbers import MAX_SIZE
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.descriptor.states import concatenate_states, learned_states, split_states
 from rnnkit.errors import BackendError, message, wrong_type
-from rnnkit.network.engine import backend, check_call
+from rnnkit.network.arguments import check_call
+from rnnkit.network.engine import backend
 from rnnkit.network.results import Infer
 from rnnkit.network.stream import Stream
 from rnnkit.types import Initial, Precision, States
