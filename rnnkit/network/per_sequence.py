@@ -1,7 +1,8 @@
 """Gradients of single sequences: the backward of each sequence of a batch by itself.
 
-Each sequence runs forward again, alone, from what the workspace keeps of the call. So its gradient has the bits of a
-call with that sequence alone, whatever the cell, options and device, for the time of one more forward.
+What the workspace saved of a sequence is copied to a workspace of its own, from which backward runs. Where it did not
+save all, or not in this form, the sequence runs forward again, alone. So a gradient has the bits of a call with that
+sequence alone, whatever the cell, options and device.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from rnnkit.call.memory import Memory
+from rnnkit.call.options import CallOptions
 from rnnkit.call.side_inputs import split, split_gradient
-from rnnkit.call.workspace import Workspace
+from rnnkit.call.steps import steps_of
+from rnnkit.call.workspace import Workspace, workspace_layout
 from rnnkit.common.arrays import library_of
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.states import concatenate_states, split_states
@@ -57,9 +61,15 @@ def backward_of_each(
     dx = library.zeros((workspace.options.seq_len, count, desc.row_size), w.dtype)
     dhx = library.empty((*shape, desc.output_size), w.dtype)
     dcx = library.empty((*shape, desc.states_size), w.dtype) if desc.has_cell_state else None
+    copied = _Copied(workspace) if _can_be_copied(workspace, library) else None
     alone = None
-    for place, row in enumerate(rows):
-        length, alone = _forward_alone(desc, w, workspace, row, alone)
+    # The longest first: what is prepared for it, in memory of its size, serves the others.
+    for place in np.argsort([-int(workspace.steps.lengths[row]) for row in rows], kind="stable"):
+        row = rows[place]
+        if copied is None:
+            length, alone = _forward_alone(desc, w, workspace, row, alone)
+        else:
+            length, alone = copied.of(row)
         of_row = (None if one is None else one[:, row : row + 1] for one in (dy, dhy, dcy))
         dy_row, *of_states, of_cells = of_row
         dy_row, of_cells = None if dy_row is None else dy_row[:length], split_states(desc, of_cells)
@@ -101,6 +111,50 @@ def _new(library: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         raise MemoryError(
             message("backward", "dw", expected, str(error), "pass rows, some sequences at a time")
         ) from error
+
+
+def _can_be_copied(workspace: Workspace, library: Any) -> bool:
+    """Whether a workspace has all that backward needs of each sequence, at the places that it has for one alone."""
+    options = workspace.options
+    return library is np and options.mask is None and workspace.steps.resets is None and not options.checkpoint_steps
+
+
+class _Copied:
+    """The sequences of a batch, one after the other, in a workspace of one sequence."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._batch, self._memory, desc = workspace, Memory(), workspace.desc
+        self._own = Workspace(desc, workspace.inputs, workspace.options, self._memory)
+        lengths, steps = workspace.steps.lengths, np.arange(workspace.options.seq_len)
+        self._own.allocate(workspace_layout(desc, steps.size, 1))
+        running = (steps[:, np.newaxis] < lengths).sum(1)  # sequences at each step, the longest first
+        self._starts, self._ranks = np.cumsum(running) - running, np.argsort(workspace.steps.longest_first)
+
+    def of(self, row: int) -> tuple[int, Workspace]:
+        """Return the length of a sequence, and its workspace, which is valid until the next call."""
+        batch, options = self._batch, self._batch.options
+        length, of_row = int(batch.steps.lengths[row]), slice(row, row + 1)
+        for name, own in self._own.arrays.items():
+            saved = batch.arrays[name]
+            if name.startswith("noises"):  # (N, ...)
+                own[:] = saved[of_row]
+            elif name.startswith("gates"):  # the rows of all steps one after the other, without padding
+                rows = saved.reshape(-1, saved.shape[-1])
+                np.take(rows, self._starts[:length] + self._ranks[row], axis=0, out=own[:length, 0])
+            else:  # (T, N, ...), of states with the initial ones of both directions beside those after each step
+                count = length + (batch.desc.num_directions if name.startswith(("hidden", "cell")) else 0)
+                own[:count] = saved[:count, of_row]
+        own_options = CallOptions(steps_of(length, 1), batch.seed, first_row=options.first_row + row)
+        inputs = {name: _columns(one, row, length if name == "x" else None) for name, one in batch.inputs.items()}
+        found = Workspace(batch.desc, inputs, own_options, self._memory)
+        found.arrays, found.given_states = self._own.arrays, batch.given_states
+        found.input_shapes = {name: (length, 1, batch.desc.hidden_size) for name in batch.input_shapes}
+        return length, found
+
+
+def _columns(array: Any, row: int, length: int | None) -> Any:
+    """Return one sequence of an array (T, N, ...) or of states (L*D, N, ...)."""
+    return None if array is None else array[:length, row : row + 1]
 
 
 def _forward_alone(

@@ -16,7 +16,6 @@ from rnnkit.call.options import checked_precision
 from rnnkit.common.acceleration import Acceleration
 from rnnkit.errors import message, wrong_type
 from rnnkit.network.engine import cpu_module
-from rnnkit.torch import opacus
 from rnnkit.torch.classes import NAMES, NotSupported, accelerated_class, is_accelerated, plain_class
 from rnnkit.torch.loops import WAY, loop_over_steps
 from rnnkit.torch.modules import release
@@ -91,7 +90,6 @@ def _change(module: Any, precision: Precision | None) -> bool:
         module.__dict__.pop("_rnnkit_waits", None)
         module.__class__ = accelerated_class(type(module))
         module.flatten_parameters()
-        opacus.register(type(module))
     if module._rnnkit_precision == precision:
         return is_new
     module._rnnkit_precision = precision

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -252,9 +253,18 @@ def _record(module: Any, dropout: float, tensors: tuple[Any, ...], packed: Any, 
 def _run(module: Any, dropout: float, tensors: tuple[Any, ...], packed: Any, options: Options) -> tuple[Tensor, ...]:
     """Run the engine, with a gradient if one may be needed."""
     call = _call(module, dropout, tensors[0], packed, options)
-    tensors = *tensors, *_parameters(module, [block.name for block in weight_layout(call.desc)])
+    parameters = _parameters(module, [block.name for block in weight_layout(call.desc)])
+    if module._rnnkit_samples is not None and module._rnnkit_samples.is_wanted:
+        call = call._replace(hand_on=partial(_hand_on, module, parameters))
+    tensors = *tensors, *parameters
     keeps = call.desc.draws or options.all_states or _wants_gradient(tensors)
     return (Recurrence.apply if keeps else infer)(call, *tensors)
+
+
+def _hand_on(module: Any, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+    """Give Opacus the gradients of single sequences of the parameters that want them."""
+    pairs = zip(parameters, gradients, strict=True)
+    module._rnnkit_samples.hand_on(module, {one: gradient for one, gradient in pairs if one.requires_grad})
 
 
 def _call(module: Any, dropout: float, data: Tensor, packed: Any, options: Options) -> Call:

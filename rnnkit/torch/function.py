@@ -42,6 +42,7 @@ class Call(NamedTuple):
     seed: int | None
     flat: FlatParameters | None = None  # where the parameters are
     all_states: bool = False  # whether to return the states after each step, too, without a gradient
+    hand_on: Any = None  # takes the gradients of single sequences, a list of (N, ...) for the parameters; None: no one
 
     @property
     def options(self) -> dict[str, Any]:
@@ -180,7 +181,13 @@ def backward(call: Call, kept, x, saved, *cotangents, wants_dx: bool = True) -> 
         weights, workspace = lease.weights.now(call.desc, *saved), lease.workspace
         dy, dhy, dcy = layout.cotangents(cotangents)
         given = None if dy is None else layout.time_major(to_array(dy)), *_states(call, dhy, dcy)
-        dx, dhx, dcx, dw = engine.gradients_of(call.desc, weights, workspace, *given, wants_dx=wants_dx)
+        arguments = call.desc, weights, workspace, *given
+        if call.hand_on is None:
+            dx, dhx, dcx, dw = engine.gradients_of(*arguments, wants_dx=wants_dx)
+        else:
+            dx, dhx, dcx, dws = engine.backward(*arguments, per_sequence=True)
+            call.hand_on([to_tensor(dws[:, at].reshape(-1, *shape)) for at, shape in blocks_of(call.desc)])
+            dw = dws.sum(0)
         dx = layout.to_tensor_layout(dx) if wants_dx else None
         found = dx, layout.to_tensor_states(dhx), layout.to_tensor_states(concatenate_states(call.desc, dcx))
         return *map(to_tensor, found), views(call.desc, dw)

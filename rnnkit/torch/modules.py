@@ -15,7 +15,7 @@ from torch import nn
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import weight_layout
 from rnnkit.errors import BackendError, wrong_type
-from rnnkit.torch import calls, plain
+from rnnkit.torch import calls, opacus, plain
 from rnnkit.torch.arrays import to_array
 from rnnkit.torch.descriptor import DTYPES, ModuleConfig, descriptor
 from rnnkit.torch.function import RESTORE, views
@@ -31,6 +31,7 @@ class Accelerated(nn.Module):
 
     _rnnkit_has_own_cell = False  # whether no mode names the cell
     _rnnkit_precision = None  # of inference, in evaluation mode
+    _rnnkit_samples: Any = None  # `opacus.Samples`, while Opacus has hooks on the module
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         with torch.inference_mode(False):  # parameters of inference mode could not be trained later
@@ -76,6 +77,14 @@ class Accelerated(nn.Module):
             self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE).packed = None
         return super().train(mode)
 
+    def register_forward_hook(self, hook: Callable[..., Any], **options: Any) -> Any:  # type: ignore[override]
+        """Register a forward hook, see `torch.nn.Module`."""
+        return super().register_forward_hook(opacus.adapted(self, hook), **options)
+
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Any:
+        """Register a full backward hook, see `torch.nn.Module`."""
+        return opacus.taken(self, hook) or super().register_full_backward_hook(hook, prepend)
+
     def _rnnkit_drawn(self) -> tuple[float, bool]:
         """Return the random options of a call: the dropout, and whether the cell draws noise."""
         return self._rnnkit_dropout(), False
@@ -100,7 +109,7 @@ class Accelerated(nn.Module):
         if torch.is_inference_mode_enabled() and torch.is_grad_enabled():  # by enable_grad: nothing has a gradient
             with torch.no_grad():
                 return self._rnnkit_run(order, any_call, input, hx, *options)
-        if not options and not plain.is_traced_or_debugged():
+        if not options and self._rnnkit_samples is None and not plain.is_traced_or_debugged():
             flat = self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE).flat
             is_same = flat is not None and flat.mode == self._rnnkit_mode and flat.drawn == self._rnnkit_drawn()
             parameters = plain.still_valid(flat, self._parameters) if is_same else None
@@ -159,7 +168,7 @@ class Accelerated(nn.Module):
         born_as = self.__dict__.get("_born_as")
         if born_as is None:
             return super().__reduce_ex__(protocol)
-        own = "_born_as", "_rnnkit_cache", "_rnnkit_precision"
+        own = "_born_as", "_rnnkit_cache", "_rnnkit_precision", "_rnnkit_samples"
         state = {name: value for name, value in super().__getstate__().items() if name not in own}
         return copyreg._reconstructor, (born_as, object, None), state  # type: ignore[attr-defined]
 
@@ -191,7 +200,7 @@ def _may_be_moved(parameter: nn.Parameter) -> bool:
 
 def release(module: nn.Module) -> None:
     """Free what is cached for a module's next call, and all traces of the engine."""
-    for name in ("_rnnkit_cache", "_born_as", "_rnnkit_precision"):
+    for name in ("_rnnkit_cache", "_born_as", "_rnnkit_precision", "_rnnkit_samples"):
         vars(module).pop(name, None)
 
 

@@ -9,7 +9,14 @@ from repository import ROOT
 WIDTH = 76  # what the column of the site shows without scrolling
 TEXTS = {"README": README, **PAGES}
 INCLUDED = [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]  # as pages of the site
-PROGRAMS = sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".c"))
+NOT_SHOWN = {ROOT / "examples" / "gallery" / "page.py"}  # a tool: it writes a page
+PROGRAMS = sorted({path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".c")} - NOT_SHOWN)
+AS_PRINTED = {  # lines of output that rnnkit prints wider
+    "explanation/engine": 3,
+    "how-to/compress": 1,
+    "how-to/own-cells": 4,
+    "README": 1,  # the command that .ci/run finds by its line
+}
 
 
 def code_of(text):
@@ -25,7 +32,7 @@ def code_of(text):
             if is_code:
                 yield number, line
         elif line.startswith("    ") and (not before.strip() or before.startswith("    ")):
-            yield number, line
+            yield number, line.removeprefix("    ")
         before = line
 
 
@@ -41,7 +48,8 @@ def test_code_is_found():
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_code_of_pages_fits(name):
-    assert too_wide(code_of(TEXTS[name].read_text())) == []
+    found = too_wide(code_of(TEXTS[name].read_text()))
+    assert len(found) == AS_PRINTED.get(name, 0), found
 
 
 def test_code_of_included_pages_fits():

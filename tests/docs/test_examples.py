@@ -13,7 +13,7 @@ FILES = sorted((ROOT / "examples").glob("[!_]*.py"))
 PROGRAMS = {path.stem: path for path in FILES}
 NEEDS = {name: ["torch"] for name in ("accelerate_pytorch", "gradient_penalty", "meta_learning")}
 NEEDS |= {"recurrent_ppo": ["jax", "optax"], "amplifier": ["cc"]}
-MOST_LINES = {"gru_in_numpy": 150, "recurrent_ppo": 82}  # of the others 67
+MOST_LINES = {"gru_in_numpy": 160, "recurrent_ppo": 105}  # of the others 90
 NUMBER = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
 TIME = rf" *(?:{NUMBER}|\.\.\.) *(?:ms|us|s|x|threads)\b"  # the machine's own: left out on the page
 
@@ -31,7 +31,7 @@ def test_page_has_every_program():
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_are_short(name):
     lines = PROGRAMS[name].read_text().splitlines()
-    assert len(lines) <= MOST_LINES.get(name, 67)
+    assert len(lines) <= MOST_LINES.get(name, 90)
     assert lines[0].startswith('"""')
 
 

@@ -57,7 +57,7 @@ def test_example_on_a_gpu_runs(standin):
 def test_session_prints_what_it_shows():
     page = ROOT / "docs" / "explanation" / "layouts.md"
     session = doctest.testfile(str(page), module_relative=False, globs={"rnnkit": rnnkit})
-    assert (session.failed, session.attempted) == (0, 4)
+    assert (session.failed, session.attempted) == (0, 6)
 
 
 def test_install_and_test_commands_are_one_line_each():
