@@ -141,9 +141,11 @@ class _Copied:
             elif name.startswith("gates"):  # the rows of all steps one after the other, without padding
                 rows = saved.reshape(-1, saved.shape[-1])
                 np.take(rows, self._starts[:length] + self._ranks[row], axis=0, out=own[:length, 0])
-            else:  # (T, N, ...), of states with the initial ones of both directions beside those after each step
-                count = length + (batch.desc.num_directions if name.startswith(("hidden", "cell")) else 0)
-                own[:count] = saved[:count, of_row]
+            else:  # (T, N, ...); states after each step are between the initial ones of both directions
+                is_states = name.startswith(("hidden", "cell"))
+                own[: length + is_states] = saved[: length + is_states, of_row]
+                if is_states and batch.desc.bidirectional:
+                    own[length + 1] = saved[options.seq_len + 1, of_row]
         own_options = CallOptions(steps_of(length, 1), batch.seed, first_row=options.first_row + row)
         inputs = {name: _columns(one, row, length if name == "x" else None) for name, one in batch.inputs.items()}
         found = Workspace(batch.desc, inputs, own_options, self._memory)

@@ -262,9 +262,8 @@ def _run(module: Any, dropout: float, tensors: tuple[Any, ...], packed: Any, opt
 
 
 def _hand_on(module: Any, parameters: list[Tensor], gradients: list[Tensor]) -> None:
-    """Give Opacus the gradients of single sequences of the parameters that want them."""
-    pairs = zip(parameters, gradients, strict=True)
-    module._rnnkit_samples.hand_on(module, {one: gradient for one, gradient in pairs if one.requires_grad})
+    """Give Opacus the gradients of single sequences."""
+    module._rnnkit_samples.hand_on(module, dict(zip(parameters, gradients, strict=True)))
 
 
 def _call(module: Any, dropout: float, data: Tensor, packed: Any, options: Options) -> Call:

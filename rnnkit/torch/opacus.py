@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
@@ -68,7 +67,7 @@ class Samples:
     @property
     def is_wanted(self) -> bool:
         """Whether gradients of single sequences are wanted."""
-        return bool(self._hooks) and torch.is_grad_enabled()
+        return bool(self._hooks)
 
     def _ones(self, count: int, like: Tensor) -> Tensor:
         return like.new_ones((count, 1) if self._batch_first else (1, count))
@@ -95,5 +94,5 @@ class Samples:
 def _grad_samples(module: Any, activations: list[Tensor], backprops: Tensor) -> dict[Any, Tensor]:
     """The grad sampler: the module's backward has computed them. Opacus multiplies the placeholder by the batch's size,
     if the loss is a mean."""
-    scale = backprops.reshape(-1)[0]
+    scale = backprops.reshape(-1)[0] if backprops.numel() else 1  # Poisson sampling may draw no sample
     return {parameter: gradient * scale for parameter, gradient in module.__dict__["_rnnkit_found"].items()}

@@ -13,7 +13,7 @@ FILES = sorted((ROOT / "examples").glob("[!_]*.py"))
 PROGRAMS = {path.stem: path for path in FILES}
 NEEDS = {name: ["torch"] for name in ("accelerate_pytorch", "gradient_penalty", "meta_learning")}
 NEEDS |= {"recurrent_ppo": ["jax", "optax"], "amplifier": ["cc"]}
-MOST_LINES = {"gru_in_numpy": 160, "recurrent_ppo": 105}  # of the others 90
+MOST_LINES = {"gru_in_numpy": 160, "recurrent_ppo": 110}  # of the others 90
 NUMBER = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
 TIME = rf" *(?:{NUMBER}|\.\.\.) *(?:ms|us|s|x|threads)\b"  # the machine's own: left out on the page
 

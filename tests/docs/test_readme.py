@@ -2,6 +2,7 @@
 
 import argparse
 import doctest
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from itertools import chain
 
 import mutants.__main__
 import pytest
+from combinations import nightly
 from optional import needs
 from repository import ROOT
 
@@ -22,28 +24,53 @@ NAMES = [f"docs/explanation/{name}" for name in ("engine", "layouts", "performan
 NAMES += ["docs/how-to/gpu", "docs/reference/command-line", "CONTRIBUTING"]
 PAGES = {name.rpartition("/")[2]: (ROOT / f"{name}.md").read_text() for name in NAMES}
 ALL = "\n".join([README, *PAGES.values()])
-NEEDS = {"rnnkit.torch": "torch"}
+NEEDS = {"rnnkit.torch": "torch", "rnnkit.jax": "jax", "rnnkit.keras": "keras"}
+FIRST_PAGE = (ROOT / "docs" / "index.md").read_text()
 
 
 def blocks(language, page=README):
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", [nightly(4) if number == 4 else number for number in range(7)])
 def test_examples_run_in_an_empty_folder(number, tmp_path):
+    """The fifth imports Keras, which takes long."""
     code = blocks("python")[number]
     for module in (needed for name, needed in NEEDS.items() if name in code):
         needs(module)
     (tmp_path / "example.py").write_text(code)
-    run = subprocess.run([sys.executable, "-W", "error", "example.py"], cwd=tmp_path, capture_output=True, text=True)
+    environment = os.environ | {"KERAS_BACKEND": "torch", "KERAS_HOME": str(tmp_path)}
+    command = [sys.executable, *([] if "keras" in code else ["-W", "error"]), "example.py"]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
     if number == 0:
-        assert run.stdout == "(20, 2, 16) (1408,)\n" and rnnkit.load(tmp_path / "net.npz").mode == "lstm"
+        assert [run.stdout] == blocks("text")
+    if number == 6:
+        assert "amp_step" in (tmp_path / "amplifier" / "amp.h").read_text()
 
 
-def test_examples_are_three_and_short():
-    first, second, third = (len(code.splitlines()) for code in blocks("python"))
-    assert first <= 12 and max(second, third) <= 15
+def test_example_of_the_readme_on_a_gpu_runs(standin):
+    *_, code = blocks("python")
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["y"].shape == (20, 128, 16)
+
+
+def test_examples_are_eight_and_short():
+    first, *others = blocks("python")
+    own = [code for code in others if "@cell" in code]
+    assert len(first.splitlines()) == 10 and len(others) == 7 and len(own) == 1
+    assert all(len(code.replace("\n\n", "\n").splitlines()) <= 5 for code in others if code not in own)
+
+
+def test_first_page_shows_the_code_of_the_readme():
+    """Which runs: it includes the lines from one that it names to the end of the block."""
+    included = re.findall(r"literalinclude\} \.\./README\.md\n(.*?)```\n", FIRST_PAGE, re.DOTALL)
+    starts = [re.search(r":start-at: (.*)\n", options)[1] for options in included]
+    found = [next(line for line in README.splitlines() if start in line) for start in starts]
+    opened = [README.split(f"\n{line}\n")[0].rpartition("\n")[2] for line in found]
+    assert opened == ["```python", "```text", *["```python"] * 7]
+    assert len({*found}) == 9 and "```python" not in FIRST_PAGE
 
 
 def test_example_on_a_gpu_runs(standin):
@@ -65,8 +92,8 @@ def test_install_and_test_commands_are_one_line_each():
     (device,), (measure,) = blocks("sh", PAGES["gpu"]), blocks("sh", PAGES["performance"])
     assert device == "python scripts/gpu_first_run.py --out report\n"  # test_gpu_first_run runs it
     assert measure.endswith(" && python -m perf run --out perf.csv\n")
+    assert test.count("\n") == 1 and train.count("\n") == train.count("&&\n") + 1
     for command in (train, test):
-        assert command.count("\n") == 1
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
     assert ".venv/bin/python -m rnnkit train" in train
     assert test.endswith(" && .venv/bin/python -m pytest\n")

@@ -24,7 +24,7 @@ FIRST = 3  # so many of the results count
 
 @pytest.mark.nightly
 def test_site_has_every_name_and_search_finds_the_pages(tmp_path):
-    needs_installed("sphinx", "numpydoc", "myst_parser", "pydata_sphinx_theme", "sphinx_copybutton")
+    needs_installed("sphinx", "numpydoc", "myst_parser", "pydata_sphinx_theme", "sphinx_copybutton", "sphinx_design")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-d", tmp_path / "doctrees", "docs"]
     run = subprocess.run([*command, tmp_path / "html"], cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from messages import says
-from optional import needs
 from torch import nn
 
 import rnnkit.torch
@@ -77,18 +76,6 @@ def test_quantizing_an_accelerated_module_warns_and_keeps_it():
     restore(model)
     quantised = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM}, dtype=torch.qint8)
     assert "quantized" in type(quantised[0]).__module__ and list(accelerate(quantised).left) == ["0"]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_opacus_refuses_an_accelerated_module_until_it_is_restored():
-    validators = needs("opacus.validators")  # imported before modules are accelerated
-    model = nn.Sequential(nn.LSTM(3, 4))
-    accelerate(model)
-    (error,) = validators.ModuleValidator.validate(model)
-    with pytest.raises(type(error), match=says("LSTM of rnnkit", "rnnkit.torch.restore", "ModuleValidator.fix")):
-        raise error
-    restore(model)
-    assert type(validators.ModuleValidator.fix(model)[0]).__name__ == "DPLSTM"
 
 
 def test_scripting_is_refused_until_restore():
