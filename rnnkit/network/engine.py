@@ -19,6 +19,7 @@ from rnnkit.common.arrays import Array
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.descriptor.states import add_state_gradients, concatenate_states, learned_states, split_states
 from rnnkit.errors import message, wrong_type
+from rnnkit.network import per_sequence
 from rnnkit.network.arguments import check_backward, check_call, check_reuse
 from rnnkit.network.results import Backward, BackwardWithInputs, Forward, Infer
 from rnnkit.types import Initial
@@ -279,13 +280,12 @@ def backward(
 def _gradients_of_each(
     desc: RNNDescriptor, w: Any, workspace: Any, dy: Any, dhy: Any, dcy: Any, dw: Any, rows: Any
 ) -> Backward[Any]:
-    from rnnkit.network import per_sequence  # which runs forward and backward
-
     check_backward(desc, w, workspace, dy, dhy, dcy)
     chosen, call = per_sequence.rows_of(rows, workspace.steps.batch_size), forking.new_call()
     try:
         workspace.memory.read("backward", call, workspace.generation)
-        return per_sequence.backward_of_each(desc, w, workspace, dy, dhy, dcy, dw, chosen)
+        run = forward, gradients_of
+        return per_sequence.backward_of_each(*run, desc, w, workspace, dy, dhy, dcy, dw, chosen)
     finally:
         workspace.memory.calls.discard(call)
 

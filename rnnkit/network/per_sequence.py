@@ -7,7 +7,7 @@ sequence alone, whatever the cell, options and device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -22,7 +22,6 @@ from rnnkit.common.arrays import library_of
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.states import concatenate_states, split_states
 from rnnkit.errors import BackendError, message, wrong_type
-from rnnkit.network import engine
 from rnnkit.network.results import Backward, BackwardWithInputs
 
 
@@ -50,10 +49,19 @@ def rows_of(rows: Any, batch_size: int) -> Sequence[int]:
 
 
 def backward_of_each(
-    desc: RNNDescriptor, w: Any, workspace: Workspace, dy: Any, dhy: Any, dcy: Any, dw: Any, rows: Sequence[int]
+    forward: Callable[..., Any],
+    gradients_of: Callable[..., Any],
+    desc: RNNDescriptor,
+    w: Any,
+    workspace: Workspace,
+    dy: Any,
+    dhy: Any,
+    dcy: Any,
+    dw: Any,
+    rows: Sequence[int],
 ) -> Backward[Any] | BackwardWithInputs[Any]:
-    """Return the gradients of these sequences, dw as (rows, num_weights). All arguments are checked but dw, which is
-    added to if it is given."""
+    """Return the gradients of these sequences, dw as (rows, num_weights), by the engine's `forward` and `gradients_of`.
+    All arguments are checked but dw, which is added to if it is given."""
     library, count = library_of(w), len(rows)
     _check(desc, w, dw, count, library)
     shape, dcy = (desc.num_pseudo_layers, count), concatenate_states(desc, dcy)
@@ -67,13 +75,13 @@ def backward_of_each(
     for place in np.argsort([-int(workspace.steps.lengths[row]) for row in rows], kind="stable"):
         row = rows[place]
         if copied is None:
-            length, alone = _forward_alone(desc, w, workspace, row, alone)
+            length, alone = _forward_alone(forward, desc, w, workspace, row, alone)
         else:
             length, alone = copied.of(row)
         of_row = (None if one is None else one[:, row : row + 1] for one in (dy, dhy, dcy))
         dy_row, *of_states, of_cells = of_row
         dy_row, of_cells = None if dy_row is None else dy_row[:length], split_states(desc, of_cells)
-        found = engine.gradients_of(desc, w, alone, dy_row, *of_states, of_cells, None if dw is None else dws[place])
+        found = gradients_of(desc, w, alone, dy_row, *of_states, of_cells, None if dw is None else dws[place])
         of_inputs = found.inputs.values() if desc.inputs_size else ()
         dx[:length, place] = library.concatenate([found.dx, *of_inputs], axis=2)[:, 0]
         dhx[:, place] = found.dhx[:, 0]
@@ -160,7 +168,12 @@ def _columns(array: Any, row: int, length: int | None) -> Any:
 
 
 def _forward_alone(
-    desc: RNNDescriptor, w: Any, workspace: Workspace, row: int, earlier: Workspace | None
+    forward: Callable[..., Any],
+    desc: RNNDescriptor,
+    w: Any,
+    workspace: Workspace,
+    row: int,
+    earlier: Workspace | None,
 ) -> tuple[int, Workspace]:
     """Run a sequence of the batch forward, alone, in the memory of an earlier one. Return its length and workspace."""
     options, steps, mask = workspace.options, workspace.steps, workspace.options.mask
@@ -176,7 +189,7 @@ def _forward_alone(
     hx, cx = (workspace.inputs[name][:, row : row + 1] if is_given else None for name, is_given in given)
     initial = "hx" if steps.resets is not None and steps.resets.from_hx else "zeros"
     arguments = desc, w, x, hx, None if cx is None else split_states(desc, cx)
-    found = engine.forward(
+    found = forward(
         *arguments,
         inputs=inputs,
         initial=initial,
