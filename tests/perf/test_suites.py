@@ -55,7 +55,10 @@ def run(suite, *options):
             "masks",
             {f"gru-t6-n3-h16-{one}": Masked("gru", 6, 3, 16, *one.split("/")) for one in ("left/train", "holes/infer")},
         ),
-        ("derivatives", {f"{one}-gru-t3-n2-h16": Derivative(one, "GRU", 3, 2, 16) for one in ("penalty", "samples")}),
+        (
+            "derivatives",
+            {f"{one}-gru-t3-n2-h16": Derivative(one, "GRU", 3, 2, 16) for one in ("penalty", "samples", "private")},
+        ),
         ("jax", {one.name: one for one in (Recurrent("steps", "gru", 4, 2, 16), Recurrent("train", "lstm", 5, 2, 16))}),
         nightly(
             "jax",
@@ -93,7 +96,7 @@ def test_cases_are_timed(suite, cases, monkeypatch, capsys):
         ("native", 18),
         ("norms", 20),
         ("subnormals", 8),
-        ("derivatives", 12),
+        ("derivatives", 15),
         ("jax", 140),
         ("keras", 204),
     ],
