@@ -15,13 +15,16 @@ copyright = "the authors of rnnkit, Apache License 2.0"
 version = release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 extensions = [
-    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "sphinx_copybutton"
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "sphinx_copybutton", "sphinx_design"
 ]  # fmt: skip
 exclude_patterns = ["data"]
 templates_path = ["_templates"]
 html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_sidebars = {"index": [], "examples": []}  # they have no pages below them
 
 myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]  # cards have code inside
 
 autosummary_generate = True
 autodoc_typehints = "none"  # numpydoc's sections say shapes, which types do not

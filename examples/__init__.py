@@ -1,1 +1,4 @@
-"""Programs of one page. A package with this file, as other distributions install a package of this name."""
+"""Programs of one page.
+
+A package with this file, as other distributions install one of this name.
+"""

@@ -1,6 +1,7 @@
-"""Meta-learning (MAML) of waves: a GRU whose weights learn a new wave in two steps; with and without rnnkit.
+"""Meta-learning (MAML): a GRU whose weights learn a new wave in two steps.
 
-C. Finn, P. Abbeel, S. Levine, "Model-agnostic meta-learning for fast adaptation of deep networks", ICML 2017.
+With and without rnnkit. C. Finn, P. Abbeel, S. Levine, "Model-agnostic
+meta-learning for fast adaptation of deep networks", ICML 2017.
 """
 
 import copy
@@ -13,7 +14,8 @@ from torch.func import functional_call
 
 import rnnkit.torch
 
-warnings.simplefilter("ignore", rnnkit.torch.FallbackWarning)  # second derivatives run on PyTorch
+# second derivatives run on PyTorch
+warnings.simplefilter("ignore", rnnkit.torch.FallbackWarning)
 STEPS, TASKS, ROWS, UPDATES = 20, 4, 8, 40
 
 
@@ -27,22 +29,29 @@ class Forecaster(nn.Module):
 
 
 def task():
-    """Two batches of waves of one frequency and height: to adapt to, and to test on."""
+    """Two batches of waves of one kind: to adapt to, and to test on."""
     frequency, height = 0.3 + torch.rand(2)
-    phases, t = torch.rand(2, 1, ROWS, 1) * 2 * math.pi, torch.arange(STEPS + 1)[:, None, None]
+    phases = torch.rand(2, 1, ROWS, 1) * 2 * math.pi
+    t = torch.arange(STEPS + 1)[:, None, None]
     return height * torch.sin(frequency * t + phases)
 
 
 def loss_of(model, weights, waves):
-    return (functional_call(model, weights, (waves[:-1],)) - waves[1:]).square().mean()
+    found = functional_call(model, weights, (waves[:-1],))
+    return (found - waves[1:]).square().mean()
 
 
 def adapted_loss(model, waves):
-    """The loss on new waves after two steps of gradient descent, a function of the weights before them."""
+    """The loss on new waves after two steps of gradient descent.
+
+    It is a function of the weights before these steps.
+    """
     weights = dict(model.named_parameters())
     for _ in range(2):
-        gradients = torch.autograd.grad(loss_of(model, weights, waves[0]), list(weights.values()), create_graph=True)
-        weights = {name: w - 0.1 * dw for (name, w), dw in zip(weights.items(), gradients, strict=True)}
+        loss, w = loss_of(model, weights, waves[0]), [*weights.values()]
+        dw = torch.autograd.grad(loss, w, create_graph=True)
+        w = [one - 0.1 * done for one, done in zip(w, dw, strict=True)]
+        weights = dict(zip(weights, w, strict=True))
     return loss_of(model, weights, waves[1])
 
 
@@ -51,7 +60,8 @@ def train(model):
     torch.manual_seed(1)
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.2), []
     for _ in range(UPDATES):
-        losses.append(torch.stack([adapted_loss(model, task()) for _ in range(TASKS)]).mean())
+        of_tasks = [adapted_loss(model, task()) for _ in range(TASKS)]
+        losses.append(torch.stack(of_tasks).mean())
         optimizer.zero_grad()
         losses[-1].backward()
         optimizer.step()
@@ -63,5 +73,9 @@ plain = Forecaster()
 fast = copy.deepcopy(plain)
 print("on rnnkit:", *rnnkit.torch.accelerate(fast).changed)
 expected, found = train(plain), train(fast)
-print(f"loss after adaptation: {expected[0]:.4f} before training, {found[-1]:.4f} after it")
-print(f"largest difference of a loss: {max(abs(a - b) for a, b in zip(expected, found, strict=True)):.1e}")
+print(
+    f"loss after adaptation: {expected[0]:.4f} before training, "
+    f"{found[-1]:.4f} after it"
+)
+largest = max(abs(a - b) for a, b in zip(expected, found, strict=True))
+print(f"largest difference of a loss: {largest:.1e}")

@@ -1,4 +1,7 @@
-"""Recurrent PPO, compiled as one JAX program: an agent that must name the card shown two steps before."""
+"""Recurrent PPO, compiled as one JAX program.
+
+The agent must name the card shown two steps before.
+"""
 
 import time
 from functools import partial
@@ -13,11 +16,16 @@ from rnnkit.cells import unrolled
 
 GAMES, STEPS, HIDDEN, CARDS, BACK, EPOCHS = 16, 64, 64, 4, 2, 4
 NET, OPTIMIZER = rnnkit.GRU(CARDS, HIDDEN, seed=0), optax.adam(2e-3)
-LAYERS = {"lax.scan": unrolled(NET.desc, "jax"), "rnnkit": partial(rnnkit.jax.rnn, NET)}
+LAYERS = {
+    "lax.scan": unrolled(NET.desc, "jax"),
+    "rnnkit": partial(rnnkit.jax.rnn, NET),
+}
 
 
-def policy(layer, params, cards, h, resets):  # cards (T, N): log-probabilities, values, and the state
-    y, h = layer(params["w"], jax.nn.one_hot(cards, CARDS), h, resets=resets)[:2]
+# cards (T, N): log-probabilities, values, and the state
+def policy(layer, params, cards, h, resets):
+    x = jax.nn.one_hot(cards, CARDS)
+    y, h, *_ = layer(params["w"], x, h, resets=resets)
     found = y @ params["heads"]
     return jax.nn.log_softmax(found[..., :-1]), found[..., -1], h
 
@@ -31,51 +39,70 @@ def play(layer, params, now, key):  # one step of all games
     logs, values, h = policy(layer, params, cards[:1], h, reset[None])
     keys = jax.random.split(key, 3)
     actions = jax.random.categorical(keys[0], logs[0])
-    ends = jax.random.bernoulli(keys[1], 0.05, (GAMES,))  # the next card is the first one of another game
+    # the next card is the first one of another game
+    ends = jax.random.bernoulli(keys[1], 0.05, (GAMES,))
     new = jax.random.randint(keys[2], (1, GAMES), 0, CARDS)
     following = jnp.concatenate([new, jnp.where(ends, -1, cards[:-1])])
-    step = cards[0], reset, actions, chosen(logs[0], actions), values[0], actions == cards[-1], ends
+    before, right = chosen(logs[0], actions), actions == cards[-1]
+    step = cards[0], reset, actions, before, values[0], right, ends
     return (following, h, ends), step
 
 
-def loss(layer, params, h, cards, resets, actions, before, advantages, returns):
+def loss(layer, params, h, cards, resets, actions, before, gains, returns):
     logs, values, _ = policy(layer, params, cards, h, resets)
     ratio = jnp.exp(chosen(logs, actions) - before)
-    gain = jnp.minimum(ratio * advantages, jnp.clip(ratio, 0.8, 1.2) * advantages)
-    return -gain.mean() + 0.5 * ((values - returns) ** 2).mean() + 0.01 * (jnp.exp(logs) * logs).sum(-1).mean()
+    gain = jnp.minimum(ratio * gains, jnp.clip(ratio, 0.8, 1.2) * gains)
+    error = ((values - returns) ** 2).mean()
+    entropy = -(jnp.exp(logs) * logs).sum(-1).mean()
+    return -gain.mean() + 0.5 * error - 0.01 * entropy
 
 
 @partial(jax.jit, static_argnums=0)
 def update(layer, params, optimizer, now, key):
     h = now[1]
-    steps = partial(play, layer, params), now, jax.random.split(key, STEPS)
-    now, (cards, resets, actions, before, values, right, ends) = lax.scan(*steps)
+    keys = jax.random.split(key, STEPS)
+    now, played = lax.scan(partial(play, layer, params), now, keys)
+    cards, resets, actions, before, values, right, ends = played
 
     def back(carry, step):  # generalised advantage estimation
         advantage, following = carry
         value, reward, end = step
-        advantage = reward + 0.9 * jnp.where(end, 0, following + 0.9 * advantage) - value
+        future = jnp.where(end, 0, following + 0.9 * advantage)
+        advantage = reward + 0.9 * future - value
         return (advantage, value), advantage
 
-    _, advantages = lax.scan(back, (jnp.zeros(GAMES), values[-1]), (values, right * 1.0, ends), reverse=True)
-    given = h, cards, resets, actions, before, (advantages - advantages.mean()) / advantages.std(), advantages + values
+    last, steps = (
+        (jnp.zeros(GAMES), values[-1]),
+        (values, right * 1.0, ends),
+    )
+    _, advantages = lax.scan(back, last, steps, reverse=True)
+    gains = (advantages - advantages.mean()) / advantages.std()
+    returns = advantages + values
+    given = h, cards, resets, actions, before, gains, returns
 
     def learn(carry, _):
         params, optimizer = carry
-        changes, optimizer = OPTIMIZER.update(jax.grad(partial(loss, layer))(params, *given), optimizer)
+        gradients = jax.grad(partial(loss, layer))(params, *given)
+        changes, optimizer = OPTIMIZER.update(gradients, optimizer)
         return (optax.apply_updates(params, changes), optimizer), None
 
-    (params, optimizer), _ = lax.scan(learn, (params, optimizer), length=EPOCHS)
+    start = params, optimizer
+    (params, optimizer), _ = lax.scan(learn, start, length=EPOCHS)
     return params, optimizer, now, right.mean()
 
 
 for name, layer in LAYERS.items():
-    params = {"w": jnp.asarray(NET.weights), "heads": 0.1 * jax.random.normal(jax.random.key(1), (HIDDEN, CARDS + 1))}
-    first = jnp.full((BACK + 1, GAMES), -1).at[0].set(0), jnp.zeros((1, GAMES, HIDDEN)), jnp.ones(GAMES, bool)
+    heads = 0.1 * jax.random.normal(jax.random.key(1), (HIDDEN, CARDS + 1))
+    params = {"w": jnp.asarray(NET.weights), "heads": heads}
+    cards = jnp.full((BACK + 1, GAMES), -1).at[0].set(0)
+    first = cards, jnp.zeros((1, GAMES, HIDDEN)), jnp.ones(GAMES, bool)
     state = params, OPTIMIZER.init(params), first
     *state, _ = update(layer, *state, jax.random.key(0))  # compiles
     start = time.perf_counter()
     for number in range(1, 200):
         *state, right = update(layer, *state, jax.random.key(number))
     milliseconds = (time.perf_counter() - start) / 199 * 1e3
-    print(f"{name:8} right answers after 200 updates: {right:.2f}   {milliseconds:.1f} ms an update")
+    print(
+        f"{name:8} right answers after 200 updates: {right:.2f}   "
+        f"{milliseconds:.1f} ms an update"
+    )

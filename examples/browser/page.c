@@ -1,4 +1,5 @@
-/* What the page calls: one text at a time, with memory that JavaScript fills and reads. */
+/* What the page calls: one text at a time, with memory that JavaScript
+fills and reads. */
 #include "letters.h"
 
 static double weights[(LETTERS_WEIGHTS + 7) / 8];

@@ -70,19 +70,27 @@ SAME = "The equations of [SLSTM](#slstm), with four heads: R connects only units
 def parts_of(kind):
     """What is special of a cell, its paper, and its equations."""
     text = re.sub(r"^    ", "", kind.__doc__, flags=re.MULTILINE).strip()
-    special, shipped = text.split("\n")[0], kind.__module__.startswith("rnnkit")
-    if shipped:
+    special, _, rest = text.partition("\n\n")
+    special = " ".join(special.split())
+    if kind.__module__.startswith("rnnkit"):
         special = inspect.getdoc(sys.modules[kind.__module__])  # of modules with two cells for both
         special = special.replace("LSTM and GRU", "LSTM" if kind.__name__.endswith("LSTM") else "GRU")
     else:
-        text = text.split("\n", 2)[2]
-    equations = "\n\n".join(one.strip("\n") for one in re.findall(r"(?:^    .*\n?)+", text, re.MULTILINE))
+        text = rest
+    found = re.findall(r"(?:^    .*\n?)+", text, re.MULTILINE)
+    equations = "\n\n".join(fitted(dedent(one.strip("\n"))) for one in found)
     before = " ".join(text.split("\n    ")[0].split())
     paper = re.match(r".*?(?:arXiv [\d.]*\d|DOI \S*\w|\b(?:19|20)\d\d\b)", before)
     paper = paper[0] if paper else ""
     if paper.count("(") > paper.count(")"):
         paper = paper.split("(", 1)[1]
-    return special.rstrip("."), paper, dedent(equations)
+    return special.rstrip("."), paper, equations
+
+
+def fitted(equations):
+    """One equation a line, where a line is wider than the site's column."""
+    wide = max(map(len, equations.split("\n"))) > 76
+    return re.sub(r" {3,}", "\n", equations) if wide else equations
 
 
 def linked(paper):

@@ -1,4 +1,6 @@
-"""Strongly typed cells: no product with h at all. Two of them see the input of the step before instead."""
+"""Strongly typed cells: no product with h at all.
+
+Two of them see the input of the step before instead."""
 
 from typing import NamedTuple
 
@@ -8,7 +10,10 @@ from rnnkit.cells import Gate, cell, fma, forward, sigmoid, tanh
 
 
 def beside_the_one_before(x):
-    """The input (T, N, I) with that of the step before beside it, (T, N, 2*I); before the first step it is 0."""
+    """The input (T, N, I) beside that of the step before: (T, N, 2*I).
+
+    Before the first step it is 0.
+    """
     before = np.concatenate([np.zeros_like(x[:1]), x[:-1]])
     return np.concatenate([x, before], axis=2)
 
@@ -17,7 +22,8 @@ def beside_the_one_before(x):
 class TRNN(NamedTuple):
     """The vanilla cell, strongly typed: a gate that sees x alone.
 
-    Balduzzi and Ghifary, "Strongly-Typed Recurrent Neural Networks", arXiv 1602.02218:
+    Balduzzi and Ghifary, "Strongly-Typed Recurrent Neural Networks", arXiv
+    1602.02218:
 
         z = Wz x + bz       f = s(Wf x + bf)       h' = f*h + (1 - f)*z
 
@@ -34,10 +40,14 @@ class TRNN(NamedTuple):
 class TGRU(NamedTuple):
     """The GRU, strongly typed: it sees x and the x before.
 
-    Balduzzi and Ghifary, "Strongly-Typed Recurrent Neural Networks", arXiv 1602.02218; W has 2*I columns, for x and for
-    the x before (`beside_the_one_before`):
+    Balduzzi and Ghifary, "Strongly-Typed Recurrent Neural Networks", arXiv
+    1602.02218; W has 2*I columns, for x and for the x before
+    (`beside_the_one_before`):
 
-        z = W x + V x_before + b       f = s(same)       o = tanh(same)       h' = f*h + z*o
+        z = W x + V x_before + b
+        f = s(same)
+        o = tanh(same)
+        h' = f*h + z*o
     """
 
     @forward("h")
@@ -49,10 +59,15 @@ class TGRU(NamedTuple):
 class TLSTM(NamedTuple):
     """The LSTM, strongly typed: it sees x and the x before.
 
-    Balduzzi and Ghifary, "Strongly-Typed Recurrent Neural Networks", arXiv 1602.02218; W has 2*I columns, for x and for
-    the x before (`beside_the_one_before`):
+    Balduzzi and Ghifary, "Strongly-Typed Recurrent Neural Networks", arXiv
+    1602.02218; W has 2*I columns, for x and for the x before
+    (`beside_the_one_before`):
 
-        z = W x + V x_before + b       f = s(same)       o = tanh(same)       c' = f*c + (1 - f)*z       h' = c'*o
+        z = W x + V x_before + b
+        f = s(same)
+        o = tanh(same)
+        c' = f*c + (1 - f)*z
+        h' = c'*o
     """
 
     @forward("c h")

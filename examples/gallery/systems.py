@@ -8,7 +8,8 @@ from rnnkit.cells import Gate, Vector, cell, fma, forward, sigmoid, tanh
 
 
 def antisymmetric(w, gamma=0.01):
-    """The matrix R = w - w.T - gamma*I of an antisymmetric cell. Of a gradient dR that by w is dR - dR.T."""
+    """The matrix R = w - w.T - gamma*I of an antisymmetric cell. Of a
+    gradient dR that by w is dR - dR.T."""
     return w - w.T - gamma * np.eye(len(w), dtype=w.dtype)
 
 
@@ -16,10 +17,12 @@ def antisymmetric(w, gamma=0.01):
 class AntisymmetricRNN(NamedTuple):
     """A step of a stable differential equation.
 
-    Chang et al., "AntisymmetricRNN: A Dynamical System View on Recurrent Neural Networks", arXiv 1902.09689; R is made
-    outside, see `antisymmetric`:
+    Chang et al., "AntisymmetricRNN: A Dynamical System View on Recurrent
+    Neural Networks", arXiv 1902.09689; R is made outside, see
+    `antisymmetric`:
 
-        R = w - w.T - gamma*I       h' = h + epsilon*tanh(W x + R h + biases)
+        R = w - w.T - gamma*I
+        h' = h + epsilon*tanh(W x + R h + biases)
     """
 
     epsilon: float = 0.01
@@ -31,14 +34,18 @@ class AntisymmetricRNN(NamedTuple):
 
 @cell(gates=[Gate("z", multiplies=None), Gate("n", apart="q")])
 class GatedAntisymmetricRNN(NamedTuple):
-    """A step of a stable differential equation, with a gate that has the same R.
+    """A step of a stable differential equation, with a gate that has the
+    same R.
 
-    Chang et al., "AntisymmetricRNN: A Dynamical System View on Recurrent Neural Networks", arXiv 1902.09689; R is made
-    outside, see `antisymmetric`:
+    Chang et al., "AntisymmetricRNN: A Dynamical System View on Recurrent
+    Neural Networks", arXiv 1902.09689; R is made outside, see
+    `antisymmetric`:
 
-        R = w - w.T - gamma*I       h' = h + epsilon*s(Wz x + R h + bz)*tanh(Wn x + R h + bn)
+        R = w - w.T - gamma*I
+        h' = h + epsilon*s(Wz x + R h + bz)*tanh(Wn x + R h + bn)
 
-    bz and bn are biases of W; leave that of R at 0. torchrecurrent has a third one, which it adds to bn.
+    bz and bn are biases of W; leave that of R at 0. torchrecurrent has a
+    third one, which it adds to bn.
     """
 
     epsilon: float = 0.01
@@ -48,13 +55,20 @@ class GatedAntisymmetricRNN(NamedTuple):
         return fma(self.epsilon, sigmoid(z + q) * tanh(n + q), h_prev)
 
 
-@cell(gates=[Gate("a", multiplies=None)], states="z", vectors=[Vector("u", 0, 1), Vector("pace", -0.1, 0.1)])
+@cell(
+    gates=[Gate("a", multiplies=None)],
+    states="z",
+    vectors=[Vector("u", 0, 1), Vector("pace", -0.1, 0.1)],
+)
 class UnICORNN(NamedTuple):
-    """Undamped oscillators, each with its own pace, independent of each other within a layer.
+    """Undamped oscillators, each with its own pace, independent of each
+    other within a layer.
 
-    Rusch and Mishra, "UnICORNN: A recurrent model for learning very long time dependencies", arXiv 2103.05487:
+    Rusch and Mishra, "UnICORNN: A recurrent model for learning very long
+    time dependencies", arXiv 2103.05487:
 
-        z' = z - dt*s(pace)*(tanh(W x + bW + u*h) + alpha*h)       h' = h + dt*s(pace)*z'
+        z' = z - dt*s(pace)*(tanh(W x + bW + u*h) + alpha*h)
+        h' = h + dt*s(pace)*z'
 
     dt and alpha are chosen for each task.
     """

@@ -17,6 +17,8 @@ from optional import needs
 from packaging.requirements import Requirement
 from repository import ROOT
 
+from scripts.release import absolute
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DEPENDENCIES = PROJECT["project"]["dependencies"]
 VERSION = PROJECT["project"]["version"]
@@ -29,6 +31,18 @@ def test_citation_is_of_the_newest_release():
     version, date = re.search(r"^## (\d\S*) - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).groups()
     assert version == VERSION
     assert found == {"version": version, "date-released": date, "license": PROJECT["project"]["license"]}
+
+
+def test_readme_of_a_release_has_no_relative_address():
+    """Pictures come from the files themselves, pages from where they are shown."""
+    text, address = (ROOT / "README.md").read_text(), "https://example.org/owner/rnnkit"
+    made = absolute(text, f"{address}/", "v1.0")
+    assert f"]({address}/raw/v1.0/docs/pictures/speed.svg)" in made
+    assert f"]({address}/blob/v1.0/docs/explanation/engine.md#first-call-and-kernel-cache)" in made
+    links = re.findall(r"\]\(([^)\s]+)\)", made)
+    assert len(links) == len(re.findall(r"\]\(", text)) and all(link.startswith("https://") for link in links)
+    assert absolute("[a](https://b.c/d) [e](#f)", address, "v1.0") == "[a](https://b.c/d) [e](#f)"
+    assert isinstance(PROJECT["tool"]["rnnkit"]["repository"], str)
 
 
 def test_citation_has_the_fields_of_its_format():

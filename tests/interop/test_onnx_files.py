@@ -292,8 +292,8 @@ def test_text_folders_and_missing_files_are_refused(tmp_path):
 
 def test_model_without_a_recurrent_operator_is_refused(tmp_path):
     nodes = [helper.make_node("Relu", ["X"], ["Z"]), helper.make_node("Abs", ["Z"], ["Y"])]
-    assert_refused(saved(tmp_path, nodes, []), "RNN, GRU or LSTM", "Abs, Relu")
-    assert_refused(saved(tmp_path, [], []), "RNN, GRU or LSTM", "none")
+    assert_refused(saved(tmp_path, nodes, []), "RNN, GRU, LSTM or DynamicQuantizeLSTM", "Abs, Relu")
+    assert_refused(saved(tmp_path, [], []), "RNN, GRU, LSTM or DynamicQuantizeLSTM", "none")
 
 
 UNFIT = [
