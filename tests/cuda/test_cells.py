@@ -15,6 +15,7 @@ from gpu_cases import (
     ALL,
     BY_DEFAULT,
     MODES,
+    NIGHTLY,
     TOLERANCES,
     Case,
     assert_as_on_the_host,
@@ -48,8 +49,11 @@ OPTIONS = {
 }
 
 
+BY_PART = [one if one in BY_DEFAULT else (nightly if one in NIGHTLY else weekly)(one) for one in ALL]
+
+
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("name", [one if one in BY_DEFAULT else nightly(one) for one in ALL])
+@pytest.mark.parametrize("name", BY_PART)
 def test_cells_equal_the_host(gpu, name, options):
     drops = {"dropout": 0.5} if "seed" in OPTIONS[options] else {}
     for dtype in TOLERANCES:
@@ -88,7 +92,7 @@ def test_chunks_of_steps_equal_the_host(gpu, options, monkeypatch):
     assert_as_on_the_host(Case(desc_of("peephole-hard"), seq_len=5, options=OPTIONS[options]))
 
 
-@pytest.mark.parametrize("units", [1, 15, 17, 31, 33, 65])
+@pytest.mark.parametrize("units", [17, *map(nightly, (1, 15, 31, 33, 65))])
 def test_sizes_around_blocks_equal_the_host(gpu, units):
     for name in ("layer-norm", "variational"):
         desc = rnnkit.RNNDescriptor(ALL[name], 3, units, dtype="float64")

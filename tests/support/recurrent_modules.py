@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import torch
+from combinations import nightly
 from torch import nn
 from torch.nn.functional import softplus
 
@@ -74,6 +75,8 @@ CELLS = {
     "three states": (SLSTM(sigmoid_forget=True), of_slstm), "vectors": (IndRNN(Tanh()), of_indrnn),
     "no R": (MinGRU(), of_mingru),
 }  # fmt: skip
+# Each cell is kernels of its own.
+NAMES = [one if one in ("no state", "three states") else nightly(one) for one in CELLS]
 OPTIONS = [
     {}, {"num_layers": 2, "bidirectional": True}, {"bias": False, "batch_first": True},
     {"num_layers": 2, "bias": False}, {"bidirectional": True, "batch_first": True},

@@ -5,8 +5,23 @@ import copy
 import numpy as np
 import pytest
 import torch
+from combinations import nightly
 from messages import says
-from recurrent_modules import CELLS, LENGTHS, OPTIONS, F, H, N, T, assert_close, by_steps, gradients, inputs, module
+from recurrent_modules import (
+    CELLS,
+    LENGTHS,
+    NAMES,
+    OPTIONS,
+    F,
+    H,
+    N,
+    T,
+    assert_close,
+    by_steps,
+    gradients,
+    inputs,
+    module,
+)
 from several_states import arrays_of, as_given
 from tolerances import assert_same_bits
 from torch import nn
@@ -19,7 +34,7 @@ from rnnkit.torch import Recurrent, calls
 
 
 @pytest.mark.parametrize("form", ["batch", "lengths", "packed"])
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("kind", NAMES)
 def test_cells_match_a_loop_over_the_steps(kind, form):
     for options in OPTIONS if form == "batch" else OPTIONS[1:3]:
         own = module(kind, **options)
@@ -39,9 +54,10 @@ def test_cells_match_a_loop_over_the_steps(kind, form):
             assert_close(gradients(y, states, leaves), expected_gradients)
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"), [*((kind, torch.float64) for kind in CELLS), ("three states", torch.float32)]
-)
+LATER = [*((kind, torch.float64) for kind in CELLS if kind != "no state"), ("three states", torch.float32)]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("no state", torch.float64), *(nightly(*one) for one in LATER)])
 @pytest.mark.parametrize("steps", [T, 3000], ids=["small", "large"])
 def test_cells_are_bit_identical_to_a_network(kind, steps, dtype):
     own = module(kind, num_layers=2, bidirectional=True, dtype=dtype)
@@ -66,7 +82,7 @@ def test_cells_are_bit_identical_to_a_network(kind, steps, dtype):
         assert torch.equal(own(x.detach(), hx)[0], y)
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("kind", NAMES)
 def test_gradients_of_cells_pass_gradcheck(kind):
     own = module(kind, num_layers=2)
     x, hx = inputs(own, (2,), 3)
@@ -77,7 +93,7 @@ def test_gradients_of_cells_pass_gradcheck(kind):
     assert torch.autograd.gradcheck(function, (x, *flat(hx)))
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("kind", NAMES)
 def test_one_sequence_is_a_batch_of_one_with_and_without_states(kind):
     own = module(kind, bidirectional=True)
     x, hx = inputs(own)
@@ -109,7 +125,7 @@ def test_results_can_be_changed_in_place():
             states[1].sum().backward()
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("kind", NAMES)
 def test_later_calls_take_the_fast_path(kind, monkeypatch):
     """They look at no argument again: as fast as those of PyTorch's cells."""
     own = module(kind, batch_first=True)
@@ -141,7 +157,7 @@ def test_dropout_is_the_networks_and_needs_two_layers():
         module(dropout=0.5)
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("kind", NAMES)
 def test_parameters_are_the_blocks_of_the_layout(kind):
     own = module(kind, num_layers=2, bidirectional=True)
     layout, found = rnnkit.weight_layout(own.network().desc), own.named_parameters()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from messages import says
-from recurrent_modules import CELLS, F, H, N, T, UpdateGate, gradients, inputs, module
+from recurrent_modules import CELLS, NAMES, F, H, N, T, UpdateGate, gradients, inputs, module
 from repository import SUPPORT
 from tolerances import assert_same_bits
 from torch import nn
@@ -23,7 +23,7 @@ from rnnkit.interop import from_torch, to_torch
 from rnnkit.torch import Recurrent
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("kind", NAMES)
 def test_copies_and_files_keep_the_module(kind):
     own = module(kind, num_layers=2, batch_first=True)
     x, hx = inputs(own)
@@ -104,7 +104,7 @@ def test_accelerate_and_restore_leave_modules_of_cells():
     assert rnnkit.torch.restore(model) == ("gru",) and type(model["own"]) is Recurrent
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("kind", NAMES)
 def test_compiled_graph_of_a_cell_is_bit_identical(kind):
     torch.compiler.reset()
     own = module(kind, num_layers=2, bidirectional=True, batch_first=True)
