@@ -9,17 +9,18 @@ FILES = sorted(Path(__file__).parent.glob("inside_*.py"))
 DOCS = [Path(__file__).parents[1] / "docs" / f"test_{one}.py" for one in ("docstrings", "public_names")]
 NEEDS = {"inside_flax": ["jax", "flax", "equinox"], "test_docstrings": ["jax", "flax"]}
 NEEDS["test_public_names"] = NEEDS["test_docstrings"]
-# XLA compiles each case. The default part has what compiles little, the nightly one the others' default tests.
+# XLA compiles each case. Part of the suite -> the files whose default tests it runs; all others run weekly.
 DEFAULT, NIGHTLY, WEEKLY = PARTS
-BY_DEFAULT = "inside_equations", "test_public_names"
-LATER = {DEFAULT: PARTS[NIGHTLY], NIGHTLY: PARTS[WEEKLY], WEEKLY: PARTS[WEEKLY]}
+FILES_OF = {DEFAULT: ("inside_equations", "test_public_names"), NIGHTLY: ("inside_calls", "inside_programs")}
+
+
+def part_of(file, part):
+    """The part of the suite that runs a part of a file."""
+    return next((own for own, names in FILES_OF.items() if part == DEFAULT and file.stem in names), WEEKLY)
+
+
 EACH = [
-    pytest.param(
-        file,
-        part,
-        id=file.stem.removeprefix("inside_"),
-        marks=(PARTS if file.stem in BY_DEFAULT and part == DEFAULT else LATER)[part],
-    )
+    pytest.param(file, part, id=file.stem.removeprefix("inside_"), marks=PARTS[part_of(file, part)])
     for part in PARTS
     for file in [*FILES, *(DOCS if part == DEFAULT else [])]
 ]
