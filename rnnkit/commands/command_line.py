@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Container, Sequence
 from contextlib import suppress
+from typing import TextIO
 
 import rnnkit
 from rnnkit.commands.table import COMMANDS, GROUPS
@@ -41,9 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with exiting_signals():
             args.run(args)
             sys.stdout.flush()
-    except BrokenPipeError:
-        # Nobody reads the output any more; the rest of the buffer must not raise again when Python exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # nobody reads the output any more
+        _drop_unwritable(sys.stdout)
         return 1
     except KeyboardInterrupt:
         exec("")  # Python ends by the signal if interrupted code was run by `exec`, as Numba's is: now it forgets that
@@ -54,8 +54,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except USER_ERRORS as error:
         with suppress(OSError):  # a full disk
             print(f"rnnkit: {error_text(error)}", file=sys.stderr)
+        _drop_unwritable(sys.stdout)
         return error.status if isinstance(error, CommandError) else 2
+    finally:  # what is said on stderr does not decide the status
+        _drop_unwritable(sys.stderr)
     return 0
+
+
+def _drop_unwritable(stream: TextIO | None) -> None:
+    """Drop what is in a buffer and cannot be written: it must not raise again when Python exits."""
+    if stream is not None:
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def build_parser(wanted: Container[str | None] = COMMANDS) -> Parser:
