@@ -18,7 +18,6 @@ from idle import forget
 from optional import needs, skipped_without
 
 os.environ.setdefault("KERAS_BACKEND", "torch")  # before anything imports Keras
-os.environ.pop("PYTHONUNBUFFERED", None)  # of build servers: commands have buffers, as where users run them
 
 # A first example may compile kernels, hence no deadline. Rejecting problems near a kink is meant, hence no check of it.
 COMMON = dict(deadline=None, suppress_health_check=[HealthCheck.filter_too_much])

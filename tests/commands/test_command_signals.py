@@ -155,8 +155,9 @@ def test_import_of_rnnkit_keeps_the_handler():
 
 
 @pytest.fixture
-def shell(tmp_path):
+def shell(tmp_path, monkeypatch):
     """Run a command in a shell, in a folder with a model and a text."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", False)  # of build servers: users' commands have buffers
     small_model("gru", "float32").save(tmp_path / "model.npz")
     (tmp_path / "text").write_bytes(TEXT[:300])
     options = {"shell": True, "cwd": tmp_path, "capture_output": True}
