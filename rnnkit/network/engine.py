@@ -50,7 +50,7 @@ def _cpu_engine() -> ModuleType:
 
 @cache
 def cpu_module(name: str) -> ModuleType:
-    """Return a module of the CPU engine for checked arguments: "prepared" calls, or "kept" workspaces."""
+    """Return a module of the CPU engine for checked arguments: "prepared" calls, "kept" workspaces, and others."""
     with forking.importing:
         return import_module(f"rnnkit.cpu.{name}")
 
@@ -280,11 +280,12 @@ def backward(
 def _gradients_of_each(
     desc: RNNDescriptor, w: Any, workspace: Any, dy: Any, dhy: Any, dcy: Any, dw: Any, rows: Any
 ) -> Backward[Any]:
-    check_backward(desc, w, workspace, dy, dhy, dcy)
+    x = check_backward(desc, w, workspace, dy, dhy, dcy)
+    copied = cpu_module("alone").sequences_of(workspace) if isinstance(x, np.ndarray) else None
     chosen, call = per_sequence.rows_of(rows, workspace.steps.batch_size), forking.new_call()
     try:
         workspace.memory.read("backward", call, workspace.generation)
-        run = forward, gradients_of
+        run = forward, gradients_of, copied
         return per_sequence.backward_of_each(*run, desc, w, workspace, dy, dhy, dcy, dw, chosen)
     finally:
         workspace.memory.calls.discard(call)

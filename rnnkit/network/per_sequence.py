@@ -13,11 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.call.memory import Memory
-from rnnkit.call.options import CallOptions
 from rnnkit.call.side_inputs import split, split_gradient
-from rnnkit.call.steps import steps_of
-from rnnkit.call.workspace import Workspace, workspace_layout
+from rnnkit.call.workspace import Workspace
 from rnnkit.common.arrays import library_of
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.states import concatenate_states, split_states
@@ -51,6 +48,7 @@ def rows_of(rows: Any, batch_size: int) -> Sequence[int]:
 def backward_of_each(
     forward: Callable[..., Any],
     gradients_of: Callable[..., Any],
+    copied: Any,
     desc: RNNDescriptor,
     w: Any,
     workspace: Workspace,
@@ -61,7 +59,10 @@ def backward_of_each(
     rows: Sequence[int],
 ) -> Backward[Any] | BackwardWithInputs[Any]:
     """Return the gradients of these sequences, dw as (rows, num_weights), by the engine's `forward` and `gradients_of`.
-    All arguments are checked but dw, which is added to if it is given."""
+
+    `copied` gives the workspace of each sequence; None: they run forward again. All arguments are checked but dw, which
+    is added to if it is given.
+    """
     library, count = library_of(w), len(rows)
     _check(desc, w, dw, count, library)
     shape, dcy = (desc.num_pseudo_layers, count), concatenate_states(desc, dcy)
@@ -69,7 +70,6 @@ def backward_of_each(
     dx = library.zeros((workspace.options.seq_len, count, desc.row_size), w.dtype)
     dhx = library.empty((*shape, desc.output_size), w.dtype)
     dcx = library.empty((*shape, desc.states_size), w.dtype) if desc.has_cell_state else None
-    copied = _Copied(workspace) if _can_be_copied(workspace, library) else None
     alone = None
     # The longest first: what is prepared for it, in memory of its size, serves the others.
     for place in np.argsort([-int(workspace.steps.lengths[row]) for row in rows], kind="stable"):
@@ -119,52 +119,6 @@ def _new(library: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         raise MemoryError(
             message("backward", "dw", expected, str(error), "pass rows, some sequences at a time")
         ) from error
-
-
-def _can_be_copied(workspace: Workspace, library: Any) -> bool:
-    """Whether a workspace has all that backward needs of each sequence, at the places that it has for one alone."""
-    options = workspace.options
-    return library is np and options.mask is None and workspace.steps.resets is None and not options.checkpoint_steps
-
-
-class _Copied:
-    """The sequences of a batch, one after the other, in a workspace of one sequence."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        self._batch, self._memory, desc = workspace, Memory(), workspace.desc
-        self._own = Workspace(desc, workspace.inputs, workspace.options, self._memory)
-        lengths, steps = workspace.steps.lengths, np.arange(workspace.options.seq_len)
-        self._own.allocate(workspace_layout(desc, steps.size, 1))
-        running = (steps[:, np.newaxis] < lengths).sum(1)  # sequences at each step, the longest first
-        self._starts, self._ranks = np.cumsum(running) - running, np.argsort(workspace.steps.longest_first)
-
-    def of(self, row: int) -> tuple[int, Workspace]:
-        """Return the length of a sequence, and its workspace, which is valid until the next call."""
-        batch, options = self._batch, self._batch.options
-        length, of_row = int(batch.steps.lengths[row]), slice(row, row + 1)
-        for name, own in self._own.arrays.items():
-            saved = batch.arrays[name]
-            if name.startswith("noises"):  # (N, ...)
-                own[:] = saved[of_row]
-            elif name.startswith("gates"):  # the rows of all steps one after the other, without padding
-                rows = saved.reshape(-1, saved.shape[-1])
-                np.take(rows, self._starts[:length] + self._ranks[row], axis=0, out=own[:length, 0])
-            else:  # (T, N, ...); states after each step are between the initial ones of both directions
-                is_states = name.startswith(("hidden", "cell"))
-                own[: length + is_states] = saved[: length + is_states, of_row]
-                if is_states and batch.desc.bidirectional:
-                    own[length + 1] = saved[options.seq_len + 1, of_row]
-        own_options = CallOptions(steps_of(length, 1), batch.seed, first_row=options.first_row + row)
-        inputs = {name: _columns(one, row, length if name == "x" else None) for name, one in batch.inputs.items()}
-        found = Workspace(batch.desc, inputs, own_options, self._memory)
-        found.arrays, found.given_states = self._own.arrays, batch.given_states
-        found.input_shapes = {name: (length, 1, batch.desc.hidden_size) for name in batch.input_shapes}
-        return length, found
-
-
-def _columns(array: Any, row: int, length: int | None) -> Any:
-    """Return one sequence of an array (T, N, ...) or of states (L*D, N, ...)."""
-    return None if array is None else array[:length, row : row + 1]
 
 
 def _forward_alone(

@@ -43,8 +43,8 @@ def accelerate(model: nn.Module, *, precision: Precision | None = None) -> Accel
     Returns
     -------
     Acceleration
-        Names of the changed modules, and of the others with the reason. Among these are modules whose forward is seen,
-        in its source, to step a state through a Python loop; cells in such a loop are changed like others.
+        Names of the changed modules, and of the others with the reason. The others include modules whose source shows
+        that forward steps a state through a Python loop; cells in such a loop are changed all the same.
 
     Raises
     ------
