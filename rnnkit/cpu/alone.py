@@ -33,7 +33,7 @@ class Sequences:
 
     def of(self, row: int) -> tuple[int, Workspace]:
         """Return the length of a sequence, and its workspace, which is valid until the next call."""
-        batch, options = self._batch, self._batch.options
+        batch = self._batch
         length, of_row = int(batch.steps.lengths[row]), slice(row, row + 1)
         for name, own in self._own.arrays.items():
             saved = batch.arrays[name]
@@ -46,10 +46,9 @@ class Sequences:
                 is_states = name.startswith(("hidden", "cell"))
                 own[: length + is_states] = saved[: length + is_states, of_row]
                 if is_states and batch.desc.bidirectional:
-                    own[length + 1] = saved[options.seq_len + 1, of_row]
-        own_options = CallOptions(steps_of(length, 1), batch.seed, first_row=options.first_row + row)
+                    own[length + 1] = saved[batch.options.seq_len + 1, of_row]
         inputs = {name: _columns(one, row, length if name == "x" else None) for name, one in batch.inputs.items()}
-        found = Workspace(batch.desc, inputs, own_options, self._memory)
+        found = Workspace(batch.desc, inputs, CallOptions(steps_of(length, 1)), self._memory)  # backward draws nothing
         found.arrays, found.given_states = self._own.arrays, batch.given_states
         found.input_shapes = {name: (length, 1, batch.desc.hidden_size) for name in batch.input_shapes}
         return length, found
