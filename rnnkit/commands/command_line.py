@@ -67,7 +67,8 @@ def _drop_unwritable(stream: TextIO | None) -> None:
         try:
             stream.flush()
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            with suppress(AttributeError, OSError):  # a caller's stream without a file
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def build_parser(wanted: Container[str | None] = COMMANDS) -> Parser:
