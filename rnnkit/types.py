@@ -15,6 +15,7 @@ InputMode: TypeAlias = Literal["linear", "skip"]
 HostDType: TypeAlias = Literal["float32", "float64"]
 HalfDType: TypeAlias = Literal["float16", "bfloat16"]
 Precision: TypeAlias = Literal["bfloat16", "bfloat16-native", "int8"]
+CallPrecision: TypeAlias = Literal["bfloat16"]
 Initial: TypeAlias = Literal["zeros", "hx"]
 DType: TypeAlias = HostDType | HalfDType | type[np.floating[Any]] | np.dtype[Any]
 

@@ -6,10 +6,11 @@ value, to which the rows are added in order.
 
 from .cells.functions import value
 from .machine.arrays import part
-from .machine.gemm import Packed, WeightMatrix, depth_block_of, pack_columns, product_of_rows, product_with, vectors_of
+from .machine.gemm import Packed, WeightMatrix, depth_block_of, product_of_rows, product_with
 from .machine.in_place import MAX_ROWS_IN_PLACE
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, clear, copy
+from .machine.packing import pack_columns, vectors_of
 from .machine.partition import next_block, num_claims, partition
 from .machine.sync import barrier, join, post_call
 from .weight_gradient import Term, add_weight_gradients, pack_sources, pack_terms

@@ -15,9 +15,10 @@ steps behind the lower.
 from .machine.arrays import part
 from .machine.bound import values_of
 from .machine.formats import storage
-from .machine.gemm import columns_of, product, product_with, vectors_of
+from .machine.gemm import product, product_with
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, clear, copy, or_call_data, row_part, shifted, with_field
+from .machine.packing import columns_of, vectors_of
 from .machine.partition import next_block, num_claims, partition, shares_rows, split_team, team_of_rows
 from .machine.registers import not_inlined
 from .machine.sync import barrier, join, post_call, post_progress, wait_for_progress
@@ -283,7 +284,7 @@ def forward(bound, arrays, thread_id, size, sync):
         layer, own = passes[index], ends[index]
         if position.sums_biases:
             constants = layer.constants
-            sum_biases(constants.products, constants.weight_starts, storage(packed), constants.offsets, arrays.w, team)
+            sum_biases(constants.products, constants.weight_starts, packed, constants.offsets, arrays.w, team)
         _copy_states(own.hidden_initial, layer.constants.sizes.output, arrays.hx, own.index, True, team)
         if arrays.cy.size > 0:
             _copy_states(own.states_initial, own.states_initial.stride, arrays.cx, own.index, True, team)

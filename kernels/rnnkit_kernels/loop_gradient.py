@@ -22,9 +22,11 @@ from .loop import (
 )  # fmt: skip
 from .machine.arrays import part
 from .machine.bound import values_of
-from .machine.gemm import columns_of, depth_block_of, product, product_of_rows, vectors_of
+from .machine.formats import storage
+from .machine.gemm import depth_block_of, product, product_of_rows
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, add, clear, or_call_data, row_part, shifted, with_field
+from .machine.packing import columns_of, vectors_of
 from .machine.partition import next_block, num_claims, partition, split_team, team_of_rows
 from .machine.registers import not_inlined
 from .machine.small import flushed
@@ -166,7 +168,7 @@ def _run_step_backward(cell, step, rows, team):
     """Run one time step backward: compute the gates' gradients, and those of the states before the step."""
     sizes, gradients, zeros, panel_grain = step.sizes, step.gradients, step.zeros, step.panel_grain
     projection = step.weights[len(step.weights) - 2].packed  # the vectors come last
-    projected = projection.panels.size > 0
+    projected = storage(projection.panels).size > 0
     total = shifted(gradients.gates, gradients.gates.stride - sizes.output)
     if projected:  # the gradient of its output must be complete first
         columns = columns_of(zeros, next_share(cell, 0, zeros, sizes.output, 0, team), sizes.output)
@@ -271,10 +273,10 @@ def _sources(cell, operands, hidden_size, x):
 def _run_pass_backward(cell, layer, schedule, is_first, is_last, arrays, zeros, numbers, role, team, whole_team):
     """Run the steps of one layer pass, last step first, a chunk at a time."""
     forward, buffer, offsets = layer.forward, layer.buffer, layer.offsets
-    scratch = part(buffer, offsets[offsets.size - 2], offsets[offsets.size - 1])
+    scratch = part(storage(buffer), offsets[offsets.size - 2], offsets[offsets.size - 1])
     starts, num_steps, bound = forward.starts, forward.starts.size - 1, _gradients_of_call(layer.gradients, arrays)
     multiplied = _sources(cell, forward.operands, forward.constants.sizes.hidden, or_call_data(forward.x, arrays.x))
-    terms = terms_of(forward.constants.products, multiplied, arrays.w, buffer, offsets)
+    terms = terms_of(forward.constants.products, multiplied, arrays.w, buffer, offsets, whole_team.thread_id)
     vectors = Matrix(arrays.w, bound.gates.rows, terms[len(terms) - 1].bias, 0)
     operands = with_inputs(cell, with_field(forward.operands, "vectors", vectors), arrays.x)
     if is_first:
@@ -306,8 +308,8 @@ def _run_pass_backward(cell, layer, schedule, is_first, is_last, arrays, zeros, 
             continue
         stop_row, is_new = starts[start + count], arrays.dw_is_new and is_first and done == 0
         _add_vectors(cell, terms[-1], arrays.dw, is_new, bound.vectors, forward.constants.sizes.hidden, team)
-        for row in range(starts[start], stop_row, depth_block_of(buffer)):
-            rows = Range(row, min(row + depth_block_of(buffer), stop_row))
+        for row in range(starts[start], stop_row, depth_block_of(scratch)):
+            rows = Range(row, min(row + depth_block_of(scratch), stop_row))
             pack_sources(terms, rows, scratch, numbers.size, team)
             barrier(team)
             begins = is_new and row == starts[start]

@@ -87,7 +87,7 @@ class LayerPassBackward(NamedTuple):
 
     forward: LayerPass
     gradients: Gradients  # y, x and those of states are CallMatrix; the gates start at the first position of a chunk
-    buffer: np.ndarray
+    buffer: np.ndarray  # or a tuple of `formats`, for products of reduced precision
     offsets: np.ndarray  # of the parts of the buffer
 
 

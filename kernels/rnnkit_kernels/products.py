@@ -8,10 +8,11 @@ from numba.extending import overload
 
 from .machine.arrays import part
 from .machine.bound import values_of
-from .machine.formats import FullPrecision, form_of, format_of, panels_of, storage
-from .machine.gemm import Packed, WeightMatrix, pack_columns, padded, panel_lanes, panel_size
+from .machine.formats import FullPrecision, form_of, format_of, storage
+from .machine.gemm import Packed, WeightMatrix, panel_lanes
 from .machine.jit import OPTIONS, inner, kernel
 from .machine.matrix import Matrix, Range, clear
+from .machine.packing import pack_columns, padded, panel_size, panels_of, panels_part
 from .machine.partition import partition
 from .machine.sync import barrier, join, post_call
 from .machine.tiles import ensure_in_place_tiles
@@ -95,7 +96,7 @@ def _weights_of_product(place, product):
 
     def find(cell, sizes, packed, offsets, products, weight_starts, w, thread_id):
         start, stop = offsets[place], offsets[place + 1]
-        panels = _packed(packed, start, stop, sizes[depth], sizes.hidden, columns(sizes.hidden), thread_id)
+        panels = packed_part(packed, start, stop, sizes[depth], sizes.hidden, columns(sizes.hidden), thread_id)
         return WeightMatrix(panels, Matrix(w, products[place].rows, weight_starts[place, 0], sizes[depth]))
 
     return find
@@ -118,7 +119,7 @@ def weights_of_block(weights, block, column):
     """Return the weights of one gate and head; `column` is their first column of the gates."""
     matrix, start = weights.matrix, weights.start + block * weights.size
     units = matrix.stride
-    panels = _packed(weights.packed, start, start + weights.size, units, units, (column,), weights.thread_id)
+    panels = packed_part(weights.packed, start, start + weights.size, units, units, (column,), weights.thread_id)
     rows = part(matrix.rows, block * units, (block + 1) * units)
     return WeightMatrix(panels, Matrix(matrix.data, rows, matrix.start, units))
 
@@ -148,17 +149,17 @@ def weights_of(cell, sizes, packed, offsets, products, weight_starts, w, thread_
     return LayerWeights(
         products=_weights_of_products(cell, (sizes, packed, offsets, products, weight_starts, w, thread_id)),
         heads=_weights_of_heads(cell, (sizes, packed, offsets, products, weight_starts, w, thread_id)),
-        projection=_packed(packed, start, stop, sizes.hidden, sizes.output, (0,), thread_id),
+        projection=packed_part(packed, start, stop, sizes.hidden, sizes.output, (0,), thread_id),
         bias=part(storage(packed), offsets[offsets.size - 2], offsets[offsets.size - 1]),
     )  # fmt: skip
 
 
-def _packed(packed, start, stop, depth, units, columns, thread_id):
-    """Return the packed matrix at start:stop of the packed buffer."""
+def packed_part(packed, start, stop, depth, units, columns, thread_id):
+    """Return the packed matrix at start:stop of a packed buffer."""
 
 
-@overload(_packed, jit_options=OPTIONS)
-def _packed_of(packed, start, stop, depth, units, columns, thread_id):
+@overload(packed_part, jit_options=OPTIONS)
+def _packed_part_of(packed, start, stop, depth, units, columns, thread_id):
     def full_precision(packed, start, stop, depth, units, columns, thread_id):
         return Packed(part(packed, start, stop), depth, units, columns)
 
@@ -172,7 +173,7 @@ def _packed_of(packed, start, stop, depth, units, columns, thread_id):
 @inner
 def sum_biases(products, weight_starts, packed, offsets, w, team):
     """Sum the biases of one layer; each thread sums a part of the columns."""
-    bias = part(packed, offsets[offsets.size - 2], offsets[offsets.size - 1])
+    bias = part(storage(packed), offsets[offsets.size - 2], offsets[offsets.size - 1])
     own = partition(bias.size, team.thread_id, team.size)
     clear(part(bias, own.start, own.stop))
     for number in range(len(products)):
@@ -195,7 +196,7 @@ def pack_layer(bound, w, thread_id, size, sync):
             gates = p.gates if p.blocks == 1 else 1
             for block in range(p.blocks):
                 rows = part(p.rows, block * count, (block + 1) * count)
-                panels = part(packed, start + block * size, start + (block + 1) * size)
+                panels = panels_part(packed, start + block * size, start + (block + 1) * size)
                 matrix = Matrix(w, rows, weight_starts[number, 0], weight_starts[number, 1])
                 pack_columns(panels, matrix, count // gates, gates, team)
     sum_biases(products, weight_starts, packed, offsets, w, team)

@@ -3,7 +3,6 @@
 from .loop import next_share, num_shares, project_inputs, run_step, with_gates
 from .machine.arrays import flat, part
 from .machine.bound import values_of
-from .machine.formats import storage
 from .machine.jit import inner, kernel
 from .machine.matrix import Matrix, Range, clear, copy, row_part
 from .machine.partition import partition
@@ -40,7 +39,7 @@ def run_stack(bound, arrays, thread_id, size, sync):
     own_rows = partition(batch_size, team.thread_id, team.size)
     rows = Range(0, batch_size)
     for layer in range(layers if w.size > 0 else 0):
-        sum_biases(products, weight_starts[layer], storage(packed), flat(offsets[layer]), w, team)
+        sum_biases(products, weight_starts[layer], packed, flat(offsets[layer]), w, team)
     if w.size > 0:
         barrier(team)
     for t in range(num_steps):

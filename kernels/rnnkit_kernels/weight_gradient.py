@@ -8,14 +8,17 @@ from numba import types
 from numba.extending import intrinsic
 
 from .machine.arrays import part
-from .machine.gemm import Packed, depth_block, pack_rows, panel_size, product_of_rows, vectors_of
+from .machine.formats import OF_GRADIENTS, form_of, storage, words_of
+from .machine.gemm import Packed, depth_block, product_of_rows
 from .machine.jit import inner
 from .machine.matrix import Matrix, Range, add, clear, copy, row_part, shifted
+from .machine.packing import pack_rows, panel_size, panels_part, vectors_of
 from .machine.partition import next_block, num_claims, partition
-from .machine.registers import I64, fma, not_inlined
+from .machine.registers import I64, fma, not_inlined, panel_lanes
 from .machine.small import small_of
 from .machine.tiles import ensure_in_place_tiles
 from .machine.transpose import transpose
+from .products import packed_part
 
 # Columns that a thread transposes at once: 400 KB, which fit into L2 with the panels of a wide tile; whole tiles of 6
 COLUMN_GRAIN = 96
@@ -44,22 +47,22 @@ class Term(NamedTuple):
     heads: int
 
 
-def column_stride(rows):
-    """Return the elements from one transposed column of so many rows to the next."""
-    return (rows + PADDING - 1) // PADDING * PADDING + PADDING
+def in_lines(count):
+    """Round a number of elements up to whole cache lines."""
+    return (count + PADDING - 1) // PADDING * PADDING
 
 
 def scratch_size(columns, threads, rows):
     """Return the scratch elements of `add_weight_gradients`, for so many rows at a time."""
-    return columns + rows + threads * COLUMN_GRAIN * column_stride(rows)
+    return in_lines(columns + threads) + threads * COLUMN_GRAIN * (in_lines(rows) + PADDING)
 
 
-def offsets_of(products, columns, threads, itemsize, rows, in_place):
+def offsets_of(products, columns, threads, itemsize, rows, in_place, precision=None):
     """Return where the panels of each product's weights, those of its source, and the scratch start, and where the
-    scratch ends. Weights and sources that are read in place have no panels."""
-    block = min(depth_block(itemsize), rows)
-    sizes = [p.blocks * panel_size(p.rows.size // p.blocks, p.depth, 1, itemsize) for p in products]
-    sizes += [p.heads * panel_size(block, p.depth, 1, itemsize) if p.rows.size else 0 for p in products]
+    scratch ends. Weights and sources that are read in place have no panels. `precision` is that of forward."""
+    block, form = min(depth_block(itemsize), rows), form_of(OF_GRADIENTS[precision])
+    sizes = [p.blocks * panel_size(form.words(p.rows.size // p.blocks), p.depth, 1, itemsize) for p in products]
+    sizes += [p.heads * panel_size(form.words(block), p.depth, 1, itemsize) if p.rows.size else 0 for p in products]
     if in_place:
         ensure_in_place_tiles("rows", itemsize)
         sizes = [0] * len(sizes)
@@ -67,15 +70,16 @@ def offsets_of(products, columns, threads, itemsize, rows, in_place):
     return np.array(list(accumulate(sizes, initial=0)), np.int64)
 
 
-stride_of = inner(column_stride)
+whole_lines = inner(in_lines)
 
 
 @inner
-def _term(product, place, source, w, buffer, offsets):
-    count, one = (offsets.size - 2) // 2, (0,)
-    weight = Matrix(w, product.rows, product.start, product.depth)
-    packed = Packed(part(buffer, offsets[place], offsets[place + 1]), product.rows.size, product.depth, one)
-    block = part(buffer, offsets[count + place], offsets[count + place + 1])
+def _term(product, place, source, w, buffer, offsets, thread_id):
+    count, depth, rows, one = (offsets.size - 2) // 2, product.depth, product.rows.size, (0,)
+    weight = Matrix(w, product.rows, product.start, depth)
+    packed = packed_part(buffer, offsets[place], offsets[place + 1], rows, depth, one, thread_id)
+    place += count
+    block = packed_part(buffer, offsets[place], offsets[place + 1], 0, depth, one, thread_id).panels
     return Term(product.first, weight, product.bias, source, packed, block, product.blocks, product.heads)
 
 
@@ -90,19 +94,26 @@ def block_of(term, number):
 def packed_block(term, number):
     """Return the packed weights that belong to a block of columns."""
     panels, one = term.packed.panels, (0,)
-    size = panels.size // term.blocks
-    own = part(panels, number * size, (number + 1) * size)
+    own = _share(panels, number, term.blocks)
     return Packed(own, term.weight.rows.size // term.blocks, term.weight.stride, one)
 
 
+@inner
+def _share(panels, number, count):
+    """Return one of `count` equal parts of panels."""
+    size = storage(panels).size // count
+    return panels_part(panels, number * size, (number + 1) * size)
+
+
 @intrinsic
-def terms_of(typingctx, products, sources, w, buffer, offsets):
-    """Return a tuple of the terms of the forward pass's products, which multiplied `sources`.
+def terms_of(typingctx, products, sources, w, buffer, offsets, thread_id):
+    """Return a tuple of the terms of the forward pass's products, which multiplied `sources`, for a thread.
 
     `_term` is compiled once for all of them: a copy for each takes a tenth more time to compile the gradient's kernel.
     """
     function = types.Dispatcher(_term)
-    own = function.get_call_type(typingctx, (products.dtype, types.int64, sources.dtype, w, buffer, offsets), {})
+    arguments = products.dtype, types.int64, sources.dtype, w, buffer, offsets, types.int64
+    own = function.get_call_type(typingctx, arguments, {})
     result = types.UniTuple(own.return_type, len(products))
 
     def generate(context, builder, signature, arguments):
@@ -113,7 +124,7 @@ def terms_of(typingctx, products, sources, w, buffer, offsets):
             items.append(make(builder, [product, I64(place), source, *others]))
         return context.make_tuple(builder, result, items)
 
-    return result(products, sources, w, buffer, offsets), generate
+    return result(products, sources, w, buffer, offsets, types.int64), generate
 
 
 @inner
@@ -121,36 +132,59 @@ def pack_terms(terms, team):
     """Pack all weights for the backward products."""
     not_inlined()
     for term in terms:
-        for number in range(term.blocks if term.packed.panels.size > 0 else 0):
-            size, count = term.packed.panels.size // term.blocks, term.weight.rows.size // term.blocks
-            panels, rows = part(term.packed.panels, number * size, (number + 1) * size), number * count
+        for number in range(term.blocks if storage(term.packed.panels).size > 0 else 0):
+            count = term.weight.rows.size // term.blocks
+            panels, rows = _share(term.packed.panels, number, term.blocks), number * count
             pack_rows(panels, term.weight, Range(rows, rows + count), term.weight.stride, team)
 
 
 @inner
 def pack_sources(terms, rows, scratch, num_columns, team):
-    """Pack a block of rows of each term's source, and mark the rows that have small numbers: behind the sums in the
-    scratch of `add_weight_gradients`."""
+    """Pack a block of rows of each term's source, and let each thread mark whether its share has small numbers: behind
+    the sums in the scratch of `add_weight_gradients`."""
+    count, ordinary, found = rows.stop - rows.start, scratch.dtype.type(_ORDINARY), False
+    own = partition(count, team.thread_id, team.size)
     for term in terms:
-        for head in range(term.heads if term.block.size > 0 else 0):
-            size, units = term.block.size // term.heads, term.weight.stride
-            panels = part(term.block, head * size, (head + 1) * size)
+        units, is_packed = term.weight.stride, storage(term.block).size > 0
+        for head in range(term.heads if is_packed else 0):
+            panels = _share(term.block, head, term.heads)
             pack_rows(panels, shifted(term.source, head * units), rows, units, team)
-    marks = part(scratch, num_columns, num_columns + rows.stop - rows.start)
-    own = partition(marks.size, team.thread_id, team.size)
-    for i in range(own.start, own.stop):
-        marks[i] = 1 if _has_small_source(terms, rows.start + i, marks.dtype.type(_ORDINARY)) else 0
+            found |= _has_small_panels(panels, count, units, ordinary, team)
+        if not (is_packed and _are_floats(term.block)):
+            found |= _has_small_rows(term, Range(rows.start + own.start, rows.start + own.stop), ordinary)
+    scratch[num_columns + team.thread_id] = 1 if found else 0
 
 
 @inner
-def _has_small_source(terms, row, ordinary):
-    """Return whether a number that W multiplied in this row is below `ordinary`, but not 0."""
+def _are_floats(panels):
+    """Return whether the words of panels are numbers, in kernels as a constant."""
+    return words_of(panels, 2) == 2
+
+
+@inner
+def _has_small_panels(panels, depth, units, ordinary, team):
+    """Return whether a number in the panels that this thread packed is below `ordinary`, but not 0."""
     not_inlined()
+    words, vectors = storage(panels), partition(vectors_of(storage(panels), units), team.thread_id, team.size)
+    size = depth * panel_lanes(words)
+    return _are_floats(panels) and _has_small(part(words, vectors.start * size, vectors.stop * size), ordinary)
+
+
+@inner
+def _has_small_rows(term, rows, ordinary):
+    """Return whether a number that the weights multiplied in these rows is below `ordinary`, but not 0."""
+    not_inlined()
+    found, columns = False, Range(0, term.heads * term.weight.stride)
+    for row in range(rows.start, rows.stop):
+        found |= _has_small(row_part(term.source, row, columns), ordinary)
+    return found
+
+
+@inner
+def _has_small(values, ordinary):
     found = False
-    for term in terms:
-        source = row_part(term.source, row, Range(0, term.heads * term.weight.stride))
-        for j in range(source.size):
-            found |= (abs(source[j]) < ordinary) & (source[j] != 0)
+    for j in range(values.size):
+        found |= (abs(values[j]) < ordinary) & (values[j] != 0)
     return found
 
 
@@ -224,12 +258,12 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
     """Add the contribution of the rows, whose sources are packed, to dw, or write it if dw is new. Each column of
     `dgates` is handled by one thread.
 
-    `numbers` lists all columns; `scratch` holds their sums, the marks of the rows, and a block for each thread.
+    `numbers` lists all columns; `scratch` holds their sums, the marks of the threads, and a block for each of these.
     """
     not_inlined()
     num_rows, one = rows.stop - rows.start, (0,)
-    stride, lift = stride_of(num_rows), _lift_of(part(scratch, numbers.size, numbers.size + num_rows))
-    own = numbers.size + num_rows + team.thread_id * COLUMN_GRAIN * stride
+    stride, lift = whole_lines(num_rows) + PADDING, _lift_of(part(scratch, numbers.size, numbers.size + team.size))
+    own = whole_lines(numbers.size + team.size) + team.thread_id * COLUMN_GRAIN * stride
     for claim in range(num_claims(numbers.size, COLUMN_GRAIN, team)):
         columns = next_block(claim, numbers.size, COLUMN_GRAIN, team)
         if not _are_summed(terms, columns):  # for example slots that are saved for the gradient
@@ -245,16 +279,16 @@ def add_weight_gradients(terms, dw, is_new, dgates, rows, scratch, zeros, number
             while block_start < stop and weight.stride > 0:
                 block = block_start // count
                 block_stop = min(stop, (block + 1) * count)
-                head, size, units = block % term.heads, term.block.size // term.heads, weight.stride
+                head, units = block % term.heads, weight.stride
                 own_dw, source = Matrix(dw, weight.rows, weight.start, units), shifted(term.source, head * units)
                 own_columns, overwrites = Range(block_start, block_stop), is_new and lift == 0
                 if lift > 0:
                     _add_number(own_dw, own_columns, units, lift, is_new)
-                if num_rows == 1:
+                if num_rows == 1 and _are_floats(term.block):
                     only = row_part(source, rows.start, Range(0, units))
                     _add_row(own_dw, dgates_t, own_columns, only, overwrites)
                 else:
-                    panels = part(term.block, head * size, (head + 1) * size)
+                    panels = _share(term.block, head, term.heads)
                     listed = part(source.rows, rows.start, rows.stop)
                     product_of_rows(
                         own_dw,

@@ -16,7 +16,7 @@ from rnnkit.call.mask import Mask
 from rnnkit.call.steps import LISTED_ROWS, Steps, steps_of
 from rnnkit.descriptor.descriptor import HOST_DTYPES, RNNDescriptor
 from rnnkit.errors import BackendError, message, wrong_type
-from rnnkit.types import Precision
+from rnnkit.types import CallPrecision, Precision
 
 MAX_CUDNN_STEPS = 65535  # of a sequence, in cuDNN 9.19 and 9.28
 ZEROS = "zeros"  # the default of `initial`; the fast path compares it with `is`
@@ -28,7 +28,7 @@ class CallOptions(NamedTuple):
     steps: Steps  # that run, by `lengths`, `mask`, `resets` and `initial`
     seed: int | None = None  # None if nothing is random
     checkpoint_steps: int | None = None
-    precision: Precision | None = None  # of `prepare`
+    precision: Precision | None = None  # of the products; None: that of the dtype
     resets: bool = False  # whether `resets` was given, even if all are 0
     first_row: int = 0  # its index in the whole batch
     masked: bool = False  # whether `mask` was given, even if all are 1
@@ -72,7 +72,7 @@ def options_of(
         steps_of(*shape, lengths, marks, from_hx),
         seed if desc.draws else None,
         checked_checkpoint_steps(function, checkpoint_steps),
-        checked_precision(function, precision),
+        checked_precision(function, precision, Precision if function == "prepare" else CallPrecision),
         resets is not None,
         checks.first_row(function, first_row, batch_size),
         mask is not None,
@@ -123,9 +123,9 @@ def checked_checkpoint_steps(function: str, value: Any) -> int | None:
     return int(value)
 
 
-def checked_precision(function: str, value: Any) -> Precision | None:
-    """Return an argument `precision`; raise if it is none."""
-    if value not in (known := (None, *get_args(Precision))):
+def checked_precision(function: str, value: Any, names: Any = Precision) -> Precision | None:
+    """Return an argument `precision`; raise unless it is None or one of these names, a Literal."""
+    if value not in (known := (None, *get_args(names))):
         raise ValueError(message(function, "precision", f"be None or one of {', '.join(known[1:])}", repr(value)))
     return value
 
@@ -174,7 +174,7 @@ _DTYPE = Unsupported(
 _GPU = Unsupported(BackendError, "precision", "be None on a GPU", lambda _, options: repr(options.precision))
 
 CALLS = "forward", "backward", "infer", "plan.infer", "plan.step", "stream.step", "stream.run"
-NUMPY, CUPY, QUANTIZED = PLACES = "NumPy arrays", "CuPy arrays", "quantized weights"
+NUMPY, CUPY, REDUCED = PLACES = "NumPy arrays", "CuPy arrays", "reduced precision"
 
 
 class Row(NamedTuple):
@@ -193,20 +193,17 @@ _SEQUENCES = YES, FROM_FORWARD, YES, YES, NOT_APPLICABLE, NOT_APPLICABLE, YES
 _RESETTING = YES, FROM_FORWARD, *(YES,) * 5
 _FORWARD = YES, FROM_FORWARD, *(NOT_APPLICABLE,) * 5
 _TRAINING = YES, YES, *(NOT_APPLICABLE,) * 5
-_PLANS = *(NOT_APPLICABLE,) * 3, *(YES,) * 4
 _WHOLE_SEQUENCE_ONLY = *(YES,) * 4, *(_TWO_DIRECTIONS,) * 3
 
 TABLE = {  # by the title in the docs: whether the option is used, its entries by CALLS, those by PLACES
     "`lengths`": _row(lambda _, options: options.steps.padded, _SEQUENCES, YES, YES, YES),
     "`mask`": _row(lambda _, options: options.masked, _RESETTING, YES, YES, YES),
     "`resets`, `initial`": _row(lambda _, options: options.resets, _RESETTING, YES, YES, YES),
-    "`seed`": _row(lambda _, options: options.seed is not None, _FORWARD, YES, YES, NOT_APPLICABLE),
-    "`first_row`": _row(lambda _, options: options.first_row > 0, _FORWARD, YES, YES, NOT_APPLICABLE),
-    "`checkpoint_steps`": _row(
-        lambda _, options: options.checkpoint_steps is not None, _FORWARD, YES, YES, NOT_APPLICABLE
-    ),
-    "`prepare(precision=...)`": _row(lambda _, options: options.precision is not None, _PLANS, YES, _GPU, YES),
-    "`dropout`": _row(lambda desc, _: desc.dropout > 0, _TRAINING, YES, YES, NOT_APPLICABLE),
+    "`seed`": _row(lambda _, options: options.seed is not None, _FORWARD, YES, YES, YES),
+    "`first_row`": _row(lambda _, options: options.first_row > 0, _FORWARD, YES, YES, YES),
+    "`checkpoint_steps`": _row(lambda _, options: options.checkpoint_steps is not None, _FORWARD, YES, YES, YES),
+    "`precision`": _row(lambda _, options: options.precision is not None, _RESETTING, YES, _GPU, YES),
+    "`dropout`": _row(lambda desc, _: desc.dropout > 0, _TRAINING, YES, YES, YES),
     "`bidirectional`": _row(lambda desc, _: desc.bidirectional, _WHOLE_SEQUENCE_ONLY, YES, YES, YES),
     "`proj_size`": _row(lambda desc, _: desc.projected, _EVERY_CALL, YES, YES, YES),
     "`reset_after=False`": _row(lambda desc, _: not desc.reset_after, _EVERY_CALL, YES, YES, YES),

@@ -48,7 +48,8 @@ class Sequences:
                 if is_states and batch.desc.bidirectional:
                     own[length + 1] = saved[batch.options.seq_len + 1, of_row]
         inputs = {name: _columns(one, row, length if name == "x" else None) for name, one in batch.inputs.items()}
-        found = Workspace(batch.desc, inputs, CallOptions(steps_of(length, 1)), self._memory)  # backward draws nothing
+        options = CallOptions(steps_of(length, 1), precision=batch.options.precision)  # backward draws nothing
+        found = Workspace(batch.desc, inputs, options, self._memory)
         found.arrays, found.given_states = self._own.arrays, batch.given_states
         found.input_shapes = {name: (length, 1, batch.desc.hidden_size) for name in batch.input_shapes}
         return length, found

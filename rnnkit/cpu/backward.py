@@ -11,7 +11,17 @@ import numpy as np
 from rnnkit.call.arena import Arena
 from rnnkit.call.steps import Steps, row_numbers
 from rnnkit.call.workspace import Workspace
-from rnnkit.cpu.layer import DESCRIPTORS, Layer, contiguous, filled, groups_of, is_stack, layers_of
+from rnnkit.cpu.layer import (
+    DESCRIPTORS,
+    Layer,
+    contiguous,
+    deepest_of,
+    filled,
+    groups_of,
+    is_stack,
+    layers_of,
+    with_scratch,
+)
 from rnnkit.cpu.route import route
 from rnnkit.cpu.rows import Part, StepRows, rows_of
 from rnnkit.cpu.run import Run, drop, training_runs
@@ -21,6 +31,7 @@ from rnnkit.descriptor.states import add_state_gradients
 from rnnkit.descriptor.weights import start_of_initial_states
 from rnnkit_kernels import loop_gradient, weight_gradient
 from rnnkit_kernels.machine import thread_pool
+from rnnkit_kernels.machine.formats import OF_GRADIENTS, ROWS_AT_ONCE
 from rnnkit_kernels.operands import BackwardArrays, Gradients, LayerPassBackward
 
 
@@ -37,13 +48,14 @@ def backward(
 ) -> tuple:
     """Compute dx (empty unless wanted), dhx, dcx and dw, with scratch from the arena. If dw is given, the gradient is
     added to it."""
-    own_route = route(desc, workspace.steps.seq_len, workspace.steps.batch_size)
+    precision = workspace.options.precision
+    own_route = route(desc, workspace.steps.seq_len, workspace.steps.batch_size, precision)
     steps = rows_of(workspace.steps, arena, own_route.limit)
     is_new = dw is None and not steps.listed and steps.seq_len * steps.batch_size > 0
     dw, threads = np.empty(w.shape, w.dtype) if is_new else dw, thread_pool.wanted_size()
     result = begin(desc, w, steps, dhy, dcy, dw, wants_dx, arena if workspace.options.mask is not None else None)
-    make = partial(prepare_backward, desc, workspace.arrays, steps, threads, own_route.in_place_back, arena)
-    key = desc, steps, threads, own_route.in_place_back, own_route.is_short
+    make = partial(prepare_backward, desc, workspace.arrays, steps, threads, own_route.in_place_back, arena, precision)
+    key = desc, precision, steps, threads, own_route.in_place_back, own_route.is_short
     gradient = arena.cached("backward", key, make) if steps.is_kept else make()
     _, dhx, dcx, dw = result
     of_resets = reset_gradients(workspace.steps, dhx, dcx)
@@ -55,11 +67,17 @@ def backward(
 
 
 def prepare_backward(
-    desc: RNNDescriptor, arrays: dict[str, Any], steps: StepRows, threads: int, in_place: bool, arena: Arena
+    desc: RNNDescriptor,
+    arrays: dict[str, Any],
+    steps: StepRows,
+    threads: int,
+    in_place: bool,
+    arena: Arena,
+    precision: str | None = None,
 ) -> PreparedBackward:
     """Prepare the backward of a network from the arrays of its workspace, with scratch from the arena."""
     scheduler = Scheduler(steps, desc.np_dtype.itemsize, threads, in_place)
-    return PreparedBackward(desc, arrays, scheduler, arena, groups_of(desc, desc.dropout > 0))
+    return PreparedBackward(desc, arrays, scheduler, arena, groups_of(desc, desc.dropout > 0, precision))
 
 
 def backward_arrays(
@@ -247,11 +265,14 @@ class PreparedBackward:
         """Build the `BackwardRun` of a pseudo-layer: `number` selects its scratch, `buffer` that of its packed weights,
         and `rows` is the number of rows of a chunk of gates."""
         layer, dtype = run.layer, self._dtype
-        offsets = _offsets(self._desc, layer.index, self._planner.threads, rows, self._planner.in_place)
+        threads = self._planner.threads
+        offsets = _offsets(self._desc, layer.index, threads, rows, self._planner.in_place, layer.precision)
         dgates = arena.take(f"dgates_{number}", (rows, layer.gradient_columns), dtype)
         self.dgates, self.dgates_address = dgates, dgates.ctypes.data
         dunits = arena.take(f"dunits_{number}", (self._steps.batch_size, layer.sizes.hidden), dtype)
         work, dx = arena.take(f"buffer_{buffer}", (int(offsets[-1]),), dtype), self._input_gradient(layer, arena)
+        of_gradients, deepest = OF_GRADIENTS[layer.precision], max(layer.columns, deepest_of((layer,)), rows)
+        work = with_scratch(work, of_gradients, deepest, ROWS_AT_ONCE, threads, arena.take)
         dinputs = None
         if layer.inputs_size:
             shape = self._steps.capacity, self._steps.batch_size, layer.inputs_size
@@ -271,7 +292,7 @@ class BackwardRun(NamedTuple):
     dx: np.ndarray | None  # of its input, (T, N, ...); None means the call's
     gates: np.ndarray  # of a chunk of steps
     units: np.ndarray  # of a step
-    buffer: np.ndarray  # scratch, and packed weights
+    buffer: Any  # scratch, and packed weights
     offsets: np.ndarray  # of the parts of the buffer
     inputs: np.ndarray | None  # of its side inputs
     vectors: np.ndarray | None  # of its vectors, for each sequence
@@ -313,7 +334,9 @@ def prepare_adding(
 
 
 @lru_cache(4 * DESCRIPTORS)
-def _offsets(desc: RNNDescriptor, index: int, threads: int, rows: int, in_place: bool) -> np.ndarray:
+def _offsets(
+    desc: RNNDescriptor, index: int, threads: int, rows: int, in_place: bool, precision: str | None
+) -> np.ndarray:
     layer = layers_of(desc)[index]
-    facts = layer.gradient_columns, threads, desc.np_dtype.itemsize, rows, in_place
+    facts = layer.gradient_columns, threads, desc.np_dtype.itemsize, rows, in_place, precision
     return weight_gradient.offsets_of(layer.products, *facts)

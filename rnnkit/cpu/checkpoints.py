@@ -25,12 +25,13 @@ from rnnkit.cpu.backward import (
     prepare_adding,
     reset_gradients,
 )
-from rnnkit.cpu.layer import Layer, flat, groups_of, layers_of, pack
+from rnnkit.cpu.layer import Layer, deepest_of, flat, groups_of, layers_of, pack, with_scratch
 from rnnkit.cpu.rows import StepRows, segment_of
 from rnnkit.cpu.run import final_states, forward_arrays, prepare_clearing, prepare_training, train_groups
 from rnnkit.cpu.scheduler import Scheduler
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels.machine import thread_pool
+from rnnkit_kernels.machine.formats import ROWS_AT_ONCE
 
 
 def forward(
@@ -104,8 +105,10 @@ class _Segments:
         return Scheduler(steps, self._w.itemsize, self._threads)
 
     @lazy
-    def _packed(self) -> np.ndarray:
-        return pack(self._desc, self._w, self._arena)
+    def _packed(self) -> Any:
+        desc, precision = self._desc, self._workspace.options.precision
+        packed, deepest = pack(desc, self._w, self._arena, precision), deepest_of(layers_of(desc))
+        return with_scratch(packed, precision, deepest, ROWS_AT_ONCE, self._threads, self._arena.take)
 
     def steps_of(self, indices: tuple[int, ...], number: int) -> tuple[int, int]:
         """Return [start, stop) of the steps of a segment."""
@@ -116,9 +119,10 @@ class _Segments:
 
     def groups(self, indices: tuple[int, ...]) -> tuple[tuple[Layer, ...], ...]:
         """Return the pseudo-layers of a indices, in the groups that run together."""
+        precision = self._workspace.options.precision
         if len(indices) == self._desc.num_pseudo_layers:
-            return groups_of(self._desc, self._desc.dropout > 0)
-        return tuple((layers_of(self._desc)[index],) for index in indices)
+            return groups_of(self._desc, self._desc.dropout > 0, precision)
+        return tuple((layers_of(self._desc, precision)[index],) for index in indices)
 
     def segment(
         self, indices: tuple[int, ...], number: int, final: tuple[Any, Any] | None = None
@@ -134,7 +138,7 @@ class _Segments:
         segment, key = self._workspace_of(indices, number, steps), (self._workspace.generation, indices, number)
         if self._arena.segment != key:
             self._arena.segment = None  # until it is complete
-            arrays = forward_arrays(segment.x, self._packed[:0], *self._states(number, final))
+            arrays = forward_arrays(segment.x, self._w[:0], *self._states(number, final))
             groups = prepare_training(self.groups(indices), self.scheduler(steps), segment, self._packed)
             train_groups(groups, arrays, segment, steps, self.steps_of(indices, number)[0])
             self._arena.segment = key

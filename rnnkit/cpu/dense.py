@@ -15,8 +15,9 @@ from rnnkit.call.steps import row_numbers
 from rnnkit.cpu.layer import contiguous
 from rnnkit_kernels import dense, weight_gradient
 from rnnkit_kernels.machine import thread_pool
-from rnnkit_kernels.machine.gemm import depth_block, padded, panel_size
+from rnnkit_kernels.machine.gemm import depth_block
 from rnnkit_kernels.machine.in_place import MAX_ROWS_IN_PLACE
+from rnnkit_kernels.machine.packing import padded, panel_size
 from rnnkit_kernels.machine.tiles import ensure_in_place_tiles
 
 _SCRATCH = "weights", "x", "scratch", "zeros"

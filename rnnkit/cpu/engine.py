@@ -22,7 +22,8 @@ from rnnkit.cpu import backward as backward_module
 from rnnkit.cpu import checkpoints, masked
 from rnnkit.cpu import infer as inference
 from rnnkit.cpu.infer import PackedNetwork
-from rnnkit.cpu.layer import flat, groups_of, layers_of, prepare_packing
+from rnnkit.cpu.layer import deepest_of, flat, groups_of, layers_of, prepare_packing, with_scratch
+from rnnkit.cpu.reduced import warn_of_training
 from rnnkit.cpu.route import reads_in_place, route
 from rnnkit.cpu.rows import StepRows, rows_of
 from rnnkit.cpu.run import PreparedGroup, final_states, forward_arrays, prepare_clearing, prepare_training, train_groups
@@ -49,13 +50,14 @@ class Prepared(NamedTuple):
 
 def prepare_forward(workspace: Workspace, steps: StepRows, threads: int, in_place: bool) -> Prepared:
     """Take the workspace's arrays from its memory, and prepare the kernel calls that fill them."""
-    desc, arena = workspace.desc, workspace.memory.arena
+    desc, arena, precision = workspace.desc, workspace.memory.arena, workspace.options.precision
     scheduler = Scheduler(steps, desc.np_dtype.itemsize, threads, in_place)
-    layers = layers_of(desc, None, in_place)
+    layers, rows = layers_of(desc, precision, in_place), steps.capacity * steps.batch_size
     packed = arena.take("biases" if in_place else "packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
+    packed = with_scratch(packed, precision, deepest_of(layers), rows, threads, arena.take)
     packing = [] if in_place else prepare_packing(packed, layers)
     workspace.allocate(workspace_layout(desc, steps.capacity, steps.batch_size, resets=steps.with_resets))
-    groups = groups_of(desc, desc.dropout > 0, None, in_place)
+    groups = groups_of(desc, desc.dropout > 0, precision, in_place)
     padded = (array for name, array in workspace.arrays.items() if name.startswith(("hidden", "cell")))
     running = prepare_training(groups, scheduler, workspace, packed)
     return Prepared(packing, workspace.arrays, running, prepare_clearing(padded, steps, of_states=True))
@@ -67,6 +69,8 @@ def forward(
     """Run the network on x and fill the workspace; returns y, a view of it unless it has checkpoints or a mask, hy and
     cy."""
     mask, run = workspace.options.mask, _forward if workspace.checkpoint_steps is None else checkpoints.forward
+    if workspace.options.precision is not None:
+        warn_of_training("forward")
     if mask is not None:
         x = workspace.x = masked.taken(desc, mask, x, workspace.memory.arena.take)
     y, hy, cy = run(desc, w, x, hx, cx, workspace)
@@ -81,12 +85,12 @@ def _forward(
     desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, workspace: Workspace
 ) -> tuple[Any, Any, Any]:
     """Run a network without checkpoints on the steps that run."""
-    arena = workspace.memory.arena
-    own_route = route(desc, workspace.steps.seq_len, workspace.steps.batch_size)
+    arena, precision = workspace.memory.arena, workspace.options.precision
+    own_route = route(desc, workspace.steps.seq_len, workspace.steps.batch_size, precision)
     steps = rows_of(workspace.steps, arena, own_route.limit, hx, cx)
     threads = thread_pool.wanted_size()
     make = partial(prepare_forward, workspace, steps, threads, own_route.in_place)
-    key = desc, steps, threads, own_route.in_place, own_route.is_short
+    key = desc, precision, steps, threads, own_route.in_place, own_route.is_short
     prepared = arena.cached("forward", key, make) if steps.is_kept else make()
     workspace.arrays, (hy, cy) = prepared.arrays, final_states(desc, steps.batch_size)
     arrays = forward_arrays(x, flat(w), hx, cx, hy, cy)
@@ -101,12 +105,14 @@ def _forward(
 
 def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> tuple:
     """Run the network with these weights once; returns y, hy and cy."""
-    result = inference.run_stepwise(desc, w, x, hx, cx, options)
-    if result is not None:
+    precision = options.precision
+    if precision is not None:
+        warn_of_training("infer")
+    elif (result := inference.run_stepwise(desc, w, x, hx, cx, options)) is not None:
         return result
-    flat_network, w = FlatNetwork(desc, options.steps), flat(w)
+    flat_network, w = FlatNetwork(desc, options.steps, precision), flat(w)
     network = flat_network.take(w)
-    results = network.infer(x, hx, cx, options, w, may_be_stepwise=False)
+    results = network.infer(x, hx, cx, options, w, may_be_stepwise=precision is not None)
     flat_network.shelf.give_back(network)  # not after an interrupt, which may have left it in any state
     return results
 
@@ -114,15 +120,16 @@ def infer(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, o
 class FlatNetwork:
     """The packed networks of calls by layer, to which each call gives flat weights."""
 
-    def __init__(self, desc: RNNDescriptor, steps: Steps) -> None:
-        self._desc, self._in_place = desc, reads_in_place(desc, steps.seq_len, steps.batch_size)
-        self.shelf = IDLE.shelf(PackedNetwork, desc, self._in_place)
+    def __init__(self, desc: RNNDescriptor, steps: Steps, precision: str | None = None) -> None:
+        self._desc, self._precision = desc, precision
+        self._in_place = precision is None and reads_in_place(desc, steps.seq_len, steps.batch_size)
+        self.shelf = IDLE.shelf(PackedNetwork, desc, self._in_place, precision)
 
     def take(self, w: np.ndarray) -> PackedNetwork:
         """Return an idle network with these weights, flat, or a new one."""
         network = self.shelf.take()
         if network is None:
-            return PackedNetwork(self._desc, w, in_place=self._in_place)
+            return PackedNetwork(self._desc, w, self._precision, self._in_place)
         if not self._in_place:
             network.repack(w)
         return network

@@ -15,7 +15,7 @@ from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import suffix_of, weight_layout
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.bound import Bound
-from rnnkit_kernels.machine.formats import form_of
+from rnnkit_kernels.machine.formats import ROWS_AT_ONCE, form_of, packed_as, scratch_words
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
 from rnnkit_kernels.means import mean_blocks
 from rnnkit_kernels.operands import LayerConstants, Sizes
@@ -175,20 +175,41 @@ class _Writeable:
         self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
 
 
-def prepare_packing(packed: np.ndarray, layers: Sequence[Layer]) -> list[Callable[[np.ndarray], None]]:
+def new_array(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return a new array; a substitute for `Arena.take`."""
+    return np.empty(shape, dtype)
+
+
+def deepest_of(layers: Sequence[Layer]) -> int:
+    """Return the most numbers of a row that a product multiplies."""
+    return max(product.depth for layer in layers for product in layer.products)
+
+
+def with_scratch(packed: np.ndarray, precision: str | None, deepest: int, rows: int, threads: int, take: Any) -> Any:
+    """Return packed weights as kernels take them, with scratch for the rows, of up to `deepest` numbers, that a thread
+    takes at a time; it is an array that `take` returns."""
+    if precision is None:
+        return packed
+    rows = min(rows, ROWS_AT_ONCE)
+    size = scratch_words(precision, rows, deepest)
+    scratch = take(f"scratch_{precision}", (threads * size,), packed.dtype)
+    return packed_as(precision, packed, scratch, size, row_numbers(rows))
+
+
+def prepare_packing(packed: Any, layers: Sequence[Layer]) -> list[Callable[[np.ndarray], None]]:
     """Prepare the kernel calls that pack each pseudo-layer's flat weights and sum its biases, at its `offsets`."""
     calls = []
     for layer in layers:
         work = _MOVE * int(layer.offsets[-1] - layer.offsets[0])
-        arguments = packed, layer.constants, packed  # the first stands for w, which is flat, too
-        calls.append(thread_pool.bound(pack_layer, work, *arguments, code_cache=layer.code_cache))
+        w = packed.words if layer.precision else packed  # stands for the weights, which are flat, too
+        calls.append(thread_pool.bound(pack_layer, work, w, layer.constants, packed, code_cache=layer.code_cache))
     return calls
 
 
-def pack(desc: RNNDescriptor, w: np.ndarray, arena: Arena) -> np.ndarray:
-    """Pack the weights into the arena and return them."""
-    layers, w = layers_of(desc), flat(w)
+def pack(desc: RNNDescriptor, w: np.ndarray, arena: Arena, precision: str | None = None) -> np.ndarray:
+    """Pack the weights into the arena and return them: not those of int8, which `reduced` packs."""
+    layers, w = layers_of(desc, precision), flat(w)
     packed = arena.take("packed", (int(layers[-1].offsets[-1]),), desc.np_dtype)
-    for call in prepare_packing(packed, layers):
+    for call in prepare_packing(with_scratch(packed, precision, 0, 0, 0, new_array), layers):
         call(w)
     return packed

@@ -1,7 +1,9 @@
-"""Quantized weights (bfloat16, int8): packed weights, rounded once, in the panels of `kernels.machine.formats`."""
+"""Weights of int8: packed weights, rounded once, in the panels of `kernels.machine.formats`."""
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,9 @@ from rnnkit.call.arena import Arena
 from rnnkit.cpu.layer import layers_of, pack
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.errors import message
-from rnnkit_kernels.machine.formats import BFLOAT16_DOT, MAX_INT8, MIN_BFLOAT16, MIN_MAGNITUDE, form_of
-from rnnkit_kernels.machine.gemm import padded
+from rnnkit_kernels.machine.amx import has_tiles
+from rnnkit_kernels.machine.formats import BFLOAT16_DOT, MAX_INT8, MIN_MAGNITUDE, form_of
+from rnnkit_kernels.machine.packing import padded
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
 from rnnkit_kernels.machine.shapes import group_size
 from rnnkit_kernels.products import PackedProduct
@@ -19,20 +22,18 @@ from rnnkit_kernels.products import PackedProduct
 _ONE = 4  # bytes of a word
 
 
-def pack_reduced(desc: RNNDescriptor, w: np.ndarray, precision: str) -> np.ndarray:
-    """Pack and round the weights, and sum the biases, at the offsets of `layers_of(desc, precision)`."""
-    check_instruction("prepare", precision)
+def pack_int8(desc: RNNDescriptor, w: np.ndarray, arena: Arena, precision: str = "int8") -> np.ndarray:
+    """Pack and round the weights, and sum the biases, at the offsets of `layers_of(desc, "int8")`."""
     packed, layers = pack(desc, w, Arena()), layers_of(desc, precision)
-    words = Arena().take("words", (int(layers[-1].offsets[-1]),), np.dtype(np.float32))  # aligned to cache lines
+    words = arena.take("words", (int(layers[-1].offsets[-1]),), np.dtype(np.float32))  # aligned to cache lines
     words[:] = 0
     for full, layer in zip(layers_of(desc), layers, strict=True):
         for number, product in enumerate(layer.products):
             if product.gates and product.depth:
                 panels = packed[full.offsets[number] : full.offsets[number + 1]]
                 blocks = zip(*(np.split(array, product.blocks) for array in (panels, product.rows)), strict=True)
-                gates = product.gates if product.blocks == 1 else 1
-                form, pack_panels = form_of(precision), _int8_panels if precision == "int8" else _bfloat16_panels
-                parts = [pack_panels(block, product._replace(rows=rows, gates=gates), form) for block, rows in blocks]
+                gates, form = product.gates if product.blocks == 1 else 1, form_of(precision)
+                parts = [_int8_panels(block, product._replace(rows=rows, gates=gates), form) for block, rows in blocks]
                 words[layer.offsets[number] : layer.offsets[number + 1]] = np.concatenate(parts)
         words[slice(*layer.offsets[-2:])] = packed[slice(*full.offsets[-2:])]  # the biases
     return words
@@ -43,6 +44,14 @@ def check_instruction(function: str, precision: str | None) -> None:
     if precision == "bfloat16-native" and BFLOAT16_DOT is None:
         expected = "be bfloat16 or int8 on a CPU without a dot product of bfloat16 (AVX-512 BF16, ARM's bfdot)"
         raise ValueError(message(function, "precision", expected, repr(precision)))
+
+
+@cache
+def warn_of_training(function: str) -> None:
+    """Warn once if products of bfloat16 are not faster than those of float32 on this CPU."""
+    if not has_tiles():
+        text = f"{function}: precision='bfloat16' is no faster than float32 on this CPU, which has no tile registers"
+        warnings.warn(f"{text} (AMX)", RuntimeWarning, stacklevel=5)  # where the network's method is called
 
 
 def _groups(panels: np.ndarray, product: PackedProduct):
@@ -68,18 +77,6 @@ def _in_words(values: np.ndarray, form: Any) -> np.ndarray:
     parts = full.reshape(vectors, -1, count, columns).astype(np.uint32)
     shifts = (np.arange(count, dtype=np.uint32) * (32 // count))[:, None]
     return np.bitwise_or.reduce(parts << shifts, axis=2)
-
-
-def _bfloat16_panels(panels: np.ndarray, product: PackedProduct, form: Any) -> np.ndarray:
-    return _concatenated([_in_words(_bfloat16(group), form) for _, group in _groups(panels, product)])
-
-
-def _bfloat16(values: np.ndarray) -> np.ndarray:
-    """Round to the nearest bfloat16, ties to even, or to 0; returns the bits."""
-    bits = np.ascontiguousarray(values).view(np.uint32)
-    near = bits + (0x7FFF + ((bits >> 16) & 1))
-    rounded = np.where(np.isnan(values), bits | 0x400000, near) >> 16
-    return np.where(np.abs(values) < MIN_BFLOAT16, 0, rounded).astype(np.uint16)
 
 
 def _int8_panels(panels: np.ndarray, product: PackedProduct, form: Any) -> np.ndarray:

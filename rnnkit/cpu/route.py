@@ -55,13 +55,13 @@ class Route(NamedTuple):
 
 
 @lru_cache(1024)
-def route(desc: RNNDescriptor, seq_len: int, batch_size: int) -> Route:
-    """Return the route of a training call."""
+def route(desc: RNNDescriptor, seq_len: int, batch_size: int, precision: str | None = None) -> Route:
+    """Return the route of a training call. Weights of another precision are rounded, and so packed."""
     size = desc, seq_len, batch_size
-    in_place = reads_in_place(*size)
+    in_place, in_place_back = (precision is None and reads_in_place(*size, backward) for backward in (False, True))
     is_short = 2 * work_of(*size) <= thread_pool.SINGLE_THREAD_WORK
     limit = steps_of_one_call(desc, batch_size)
-    return Route(in_place, reads_in_place(*size, backward=True), is_short and in_place, seq_len == 1, limit)
+    return Route(in_place, in_place_back, is_short and in_place, seq_len == 1, limit)
 
 
 def work_of(desc: RNNDescriptor, seq_len: int, batch_size: int) -> int:

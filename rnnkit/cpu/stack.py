@@ -11,14 +11,13 @@ import numpy as np
 from rnnkit.call.arena import KEPT_BYTES
 from rnnkit.call.memory import Memory
 from rnnkit.call.steps import Steps, row_numbers, with_zeros
-from rnnkit.cpu.layer import Layer, contiguous, prepare_packing
+from rnnkit.cpu.layer import Layer, contiguous, deepest_of, new_array, prepare_packing, with_scratch
 from rnnkit.cpu.route import steps_at_once
 from rnnkit.cpu.scheduler import panel_grain_of, rows_for_grain, threads_of_step
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit_kernels.handles import SIZE, fill
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.bound import Bound
-from rnnkit_kernels.machine.formats import ROWS_AT_ONCE, packed_as, scratch_words
 from rnnkit_kernels.stack import run_stack
 
 _MAX_POOLED = 8  # scratches of the largest size in the pool
@@ -27,11 +26,6 @@ _SEQUENCES = 64  # sizes of prepared calls
 _ALL_STEPS = np.empty(0, np.int64)  # instead of lengths
 NO_MARKS = np.empty(0, np.uint8)
 _ROWS_OF_A_READ = 2  # a step with fewer rows is bound by reading the weights
-
-
-def new_array(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return a new array; a substitute for `Arena.take`."""
-    return np.empty(shape, dtype)
 
 
 def run_steps(sequences: PreparedStepwiseCall, steps: Steps, x: np.ndarray, hx: Any, cx: Any, w: Any = None) -> tuple:
@@ -69,7 +63,7 @@ class Stack:
         self._desc, self._layers, self._form, self.weights = desc, layers, layers[0].precision, packed
         self._memory, first, dtype = Memory(), layers[0], desc.np_dtype if packed is None else packed.dtype
         self._sizes = desc.num_layers, desc.output_size, desc.states_size if desc.has_cell_state else 0
-        self._deepest = max(product.depth for layer in self._layers for product in layer.products)
+        self._deepest = deepest_of(layers)
         self._rows_for_grain, self._panel_grain = rows_for_grain(first, dtype.itemsize), panel_grain_of(dtype.itemsize)
         self._no_y, self._no_cells = np.empty((0, 0), dtype), np.empty((0, 0, 0), dtype)
         stacked = (np.stack([getattr(layer, name) for layer in layers]) for name in ("weight_starts", "offsets"))
@@ -111,12 +105,7 @@ class Stack:
 
     def with_scratch(self, rows: int, threads: int, take: Callable[..., np.ndarray]) -> Any:
         """Return the packed weights as kernels take them, with scratch for the rows that a thread takes at a time."""
-        if self._form is None:
-            return self.weights
-        rows = min(rows, ROWS_AT_ONCE)
-        size = scratch_words(self._form, rows, self._deepest)
-        scratch = take("scratch", (threads * size,), self._dtype)
-        return packed_as(self._form, self.weights, scratch, size, row_numbers(rows))
+        return with_scratch(self.weights, self._form, self._deepest, rows, threads, take)
 
     def handles(self, count: int) -> np.ndarray:
         """Return handles (count, SIZE) of the network for compiled code. The array keeps all alive that they need."""

@@ -22,7 +22,7 @@ from rnnkit.network.extra_arrays import as_array, bits_of, copies_of, fits_gpu
 from rnnkit.network.files import NetworkFiles
 from rnnkit.network.plan import Plan, prepare
 from rnnkit.network.results import Backward, Forward, Infer
-from rnnkit.types import Cell, Floats, Initial, Mode, Precision, States
+from rnnkit.types import CallPrecision, Cell, Floats, Initial, Mode, Precision, States
 
 
 class BaseNetwork(NetworkFiles, Generic[States]):
@@ -239,6 +239,7 @@ class BaseNetwork(NetworkFiles, Generic[States]):
         first_row: int = 0,
         workspace: Workspace | None = None,
         checkpoint_steps: int | None = None,
+        precision: CallPrecision | None = None,
     ) -> Forward[States]:
         """Run the network over a batch of sequences and save what backward needs, see :func:`rnnkit.forward`.
 
@@ -258,6 +259,8 @@ class BaseNetwork(NetworkFiles, Generic[States]):
             The workspace of an earlier call, to reuse its memory. That call's workspace and y become invalid.
         checkpoint_steps : int, optional
             Gradient checkpointing: save the states of every K-th step only, and recompute the rest in backward.
+        precision : {"bfloat16"}, optional
+            Round what the products multiply to bfloat16, here and in backward. None: full precision.
 
         Returns
         -------
@@ -279,6 +282,7 @@ class BaseNetwork(NetworkFiles, Generic[States]):
             first_row=first_row,
             workspace=workspace,
             checkpoint_steps=checkpoint_steps,
+            precision=precision,
         )
 
     def backward(
@@ -337,12 +341,13 @@ class BaseNetwork(NetworkFiles, Generic[States]):
         inputs: Any = None,
         resets: Any = None,
         initial: Initial = "zeros",
+        precision: CallPrecision | None = None,
     ) -> Infer[States]:
         """Run the network without dropout and without saving anything for backward, see :func:`rnnkit.infer`.
 
         Parameters
         ----------
-        x, hx, cx, lengths, mask, inputs, resets, initial
+        x, hx, cx, lengths, mask, inputs, resets, initial, precision
             As in :meth:`forward`.
 
         Returns
@@ -350,8 +355,8 @@ class BaseNetwork(NetworkFiles, Generic[States]):
         Infer
             y, hy and cy.
         """
-        arrays = self._desc, self._weights, x, hx, cx
-        return engine.infer(*arrays, lengths=lengths, mask=mask, inputs=inputs, resets=resets, initial=initial)
+        arrays, marks = (self._desc, self._weights, x, hx, cx), {"lengths": lengths, "mask": mask, "resets": resets}
+        return engine.infer(*arrays, **marks, inputs=inputs, initial=initial, precision=precision)
 
     def prepare(self, *, precision: Precision | None = None) -> Plan[States]:
         """Return a plan with a packed copy of the weights, see :func:`rnnkit.prepare`.

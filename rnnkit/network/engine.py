@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from functools import cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from rnnkit.call import checks, debugging, forking
-from rnnkit.call.options import CUPY, NUMPY, ZEROS, CallOptions, check, options_of
+from rnnkit.call.options import ZEROS, options_of
 from rnnkit.call.pool import Lease, leased
 from rnnkit.call.side_inputs import shapes_of, split_gradient, with_inputs
 from rnnkit.call.workspace import Workspace
@@ -21,38 +18,11 @@ from rnnkit.descriptor.states import add_state_gradients, concatenate_states, le
 from rnnkit.errors import message, wrong_type
 from rnnkit.network import per_sequence
 from rnnkit.network.arguments import check_backward, check_call, check_reuse
+from rnnkit.network.backends import backend, cpu_module
 from rnnkit.network.results import Backward, BackwardWithInputs, Forward, Infer
-from rnnkit.types import Initial
+from rnnkit.types import CallPrecision, Initial
 
 _COPIED_BYTES = 1 << 16  # largest y that is copied, in less time than it takes to make a view that holds a lease
-
-
-def backend(function: str, call: str, desc: RNNDescriptor, array: Any, options: CallOptions) -> ModuleType:
-    """Return the backend module for the array's device. Imports numba or cupy on first use.
-
-    Raises if this call, by its name in the table of options, does not support an option on this backend.
-    """
-    if isinstance(array, np.ndarray):  # subclasses have been rejected before
-        check(function, desc, options, call, NUMPY)
-        return _cpu_engine()
-    check(function, desc, options, call, CUPY)
-    with forking.importing:
-        from rnnkit.cuda import engine
-    return engine
-
-
-@cache
-def _cpu_engine() -> ModuleType:
-    with forking.importing:
-        from rnnkit.cpu import engine
-    return engine
-
-
-@cache
-def cpu_module(name: str) -> ModuleType:
-    """Return a module of the CPU engine for checked arguments: "prepared" calls, "kept" workspaces, and others."""
-    with forking.importing:
-        return import_module(f"rnnkit.cpu.{name}")
 
 
 def forward(
@@ -71,6 +41,7 @@ def forward(
     first_row: int = 0,
     workspace: Workspace | None = None,
     checkpoint_steps: int | None = None,
+    precision: CallPrecision | None = None,
 ) -> Forward[Any]:
     """Run the network over a batch of sequences and save what backward needs.
 
@@ -115,6 +86,9 @@ def forward(
     checkpoint_steps : int, optional
         K, at least 1: gradient checkpointing. The workspace saves the states of every K-th step only, and backward
         recomputes the rest, one segment of K steps at a time. Results are bit-identical. None: save everything.
+    precision : {"bfloat16"}, optional
+        Round what the products multiply to bfloat16, here and in backward, for a float32 network on NumPy arrays. Sums,
+        gates, states and gradients stay float32. None: full precision.
 
     Returns
     -------
@@ -149,6 +123,11 @@ def forward(
     saved for all T steps, and so are their gradients during backward. A reused `workspace` that was filled without
     checkpoints keeps its memory: use a new one to save memory.
 
+    With `precision` the results are bit-identical on every CPU with fused multiply-add, and y has the bits of
+    ``prepare(precision="bfloat16").infer``. It is faster only with tile registers (AMX); a warning says so elsewhere.
+    Each row of gradients is divided by a power of two before it is rounded, and its sums are multiplied with that
+    again: a small loss needs no scaling.
+
     Examples
     --------
     >>> import numpy as np
@@ -162,7 +141,7 @@ def forward(
     seq_len, batch_size = check_call("forward", desc, x, hx, cx)
     if seed is None and desc.draws:
         seed = secrets.randbits(64)
-    arguments = lengths, seed, checkpoint_steps, None, resets, initial, first_row, mask
+    arguments = lengths, seed, checkpoint_steps, precision, resets, initial, first_row, mask
     options = options_of("forward", desc, seq_len, batch_size, *arguments)
     checks.weights("forward", w, desc, x)
     backend_module = backend("forward", "forward", desc, x, options)
@@ -337,6 +316,7 @@ def infer(
     inputs: Any = None,
     resets: Any = None,
     initial: Initial = "zeros",
+    precision: CallPrecision | None = None,
 ) -> Infer[Any]:
     """Run the network over a batch of sequences, without dropout and without saving anything for backward.
 
@@ -360,6 +340,8 @@ def infer(
         1 resets the state of sequence n before step t, as in :func:`rnnkit.forward`.
     initial : {"zeros", "hx"}, optional
         The state after a reset.
+    precision : {"bfloat16"}, optional
+        Round what the products multiply to bfloat16, as in :func:`rnnkit.forward`.
 
     Returns
     -------
@@ -384,8 +366,8 @@ def infer(
     check_descriptor("infer", desc)
     seq_len, batch_size = check_call("infer", desc, x, hx, cx)
     given = {}
-    if not (lengths is mask is resets is None and initial is ZEROS):
-        given = {"lengths": lengths, "mask": mask, "resets": resets, "initial": initial}
+    if not (lengths is mask is resets is precision is None and initial is ZEROS):
+        given = {"lengths": lengths, "mask": mask, "resets": resets, "initial": initial, "precision": precision}
     options = options_of("infer", desc, seq_len, batch_size, **given)
     checks.weights("infer", w, desc, x)
     backend_module = backend("infer", "infer", desc, x, options)

@@ -151,6 +151,7 @@ def _forward_alone(
         first_row=options.first_row + row,
         workspace=earlier,
         checkpoint_steps=workspace.checkpoint_steps,
+        precision=options.precision,
         **marks,
     )
     return length, found.workspace

@@ -8,7 +8,7 @@ from typing import Any, Generic
 import numpy as np
 
 from rnnkit.call import checks
-from rnnkit.call.options import CUPY, NUMPY, QUANTIZED, CallOptions, check, marks_of_step, options_of, unsupported
+from rnnkit.call.options import CUPY, NUMPY, REDUCED, CallOptions, check, marks_of_step, options_of, unsupported
 from rnnkit.call.side_inputs import with_inputs
 from rnnkit.call.steps import with_rows
 from rnnkit.common.arrays import Array, copy_of, library_of
@@ -17,7 +17,7 @@ from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.descriptor.states import concatenate_states, learned_states, split_states
 from rnnkit.errors import BackendError, message, wrong_type
 from rnnkit.network.arguments import check_call
-from rnnkit.network.engine import backend
+from rnnkit.network.backends import backend
 from rnnkit.network.results import Infer
 from rnnkit.network.stream import Stream
 from rnnkit.types import Initial, Precision, States
@@ -47,7 +47,7 @@ class Plan(Generic[States]):
         self._initial_states = partial(learned_states, desc, self._flat)
         arguments = () if self.precision is None else (self.precision,)  # CPU engine only
         self.packed = backend_module.prepare(desc, self._flat, *arguments)
-        self._place = QUANTIZED if self.precision else NUMPY if library_of(w) is np else CUPY
+        self._place = REDUCED if self.precision else NUMPY if library_of(w) is np else CUPY
         self._no_step = unsupported(desc, options, "plan.step", self._place)  # checked once: a small step takes 3 us
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -297,5 +297,5 @@ def checked_options(desc: RNNDescriptor, w: Any, precision: Precision | None) ->
         if precision == "int8" and size > _MAX_INT8_TERMS:
             expected = f"be None or bfloat16 for sizes above {_MAX_INT8_TERMS}"
             raise ValueError(message("prepare", "precision", expected, f"'int8' and the size {size}"))
-        check("prepare", desc, options, "plan.infer", QUANTIZED)
+        check("prepare", desc, options, "plan.infer", REDUCED)
     return options

@@ -237,8 +237,8 @@ def _why_not(module: nn.Module) -> str | None:
     if "forward" in vars(module):
         return "its forward is overridden on the instance"
     dtypes = {parameter.dtype for parameter in module.parameters()}
-    if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.float64}:
-        return f"its parameters are {', '.join(sorted(map(str, dtypes)))}, not float32 or float64"
+    if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.float64, torch.bfloat16}:
+        return f"its parameters are {', '.join(sorted(map(str, dtypes)))}, not float32, float64 or bfloat16"
     devices = {parameter.device.type for parameter in module.parameters()}
     return None if devices == {"cpu"} else f"its parameters are on {', '.join(sorted(devices))}, not on the CPU"
 

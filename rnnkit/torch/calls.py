@@ -200,22 +200,24 @@ def _check_sizes(sizes: np.ndarray, count: int) -> None:
 
 def _results(module: Any, data: Tensor, states: tuple[Any, ...], packed: Any, options: Options) -> tuple[Tensor, ...]:
     """Run a checked call: return y and the final states, then, with `all_states`, the states after each step."""
-    if is_autocast(data.device):  # the engine computes in the parameters' dtype
-        data, *states = (tensor.to(module._rnnkit_dtype()) for tensor in (data, *states))
+    dtype, is_half = module._rnnkit_dtype(), module._rnnkit_dtype() is torch.bfloat16 and data.is_cpu
+    if is_autocast(data.device) or is_half:  # the engine computes in the parameters' dtype, or in float32
+        data, *states = (tensor.to(torch.float32 if is_half else dtype) for tensor in (data, *states))
     if len(states) > 2:
         states = [states[0], concatenate_states(states[1:])]
     tensors = data, *(*states, None, None)[:2]
     run = _way(module, tensors, packed, options)
-    y, hy, *others = run(module, module._rnnkit_dropout(), tensors, packed, options)
+    found = run(module, module._rnnkit_dropout(), tensors, packed, options)
+    y, hy, *others = (one.to(dtype) for one in found) if is_half else found
     count = len(module._rnnkit_states) - 1
     return (y, hy, *split_states(others[0], count), *others[1:]) if count > 1 else (y, hy, *others)
 
 
 def _way(module: Any, tensors: tuple[Any, ...], packed: Any, options: Options) -> Any:
     """Return the function that runs a call: by the engine, by an operator that a trace can record, or by equations."""
-    is_compiled = torch.compiler.is_dynamo_compiling()
-    if tensors[0].is_cpu and module._rnnkit_dtype() is torch.float16:
-        expected, own = "be torch.float32 or torch.float64 on the CPU", torch.float16
+    is_compiled, own = torch.compiler.is_dynamo_compiling(), module._rnnkit_dtype()
+    if own is (torch.float16 if tensors[0].is_cpu else torch.bfloat16):
+        expected = f"be torch.float32, torch.float64 or {'torch.bfloat16' if tensors[0].is_cpu else 'torch.float16'}"
         raise TypeError(message("forward", "dtype of the parameters", expected, own, OTHER_DTYPES))
     reason = fallback.of_place(module, tensors[0], packed, options)
     if reason is None and not is_compiled:
@@ -240,7 +242,8 @@ def _record(module: Any, dropout: float, tensors: tuple[Any, ...], packed: Any, 
         raise BackendError(message("forward", "all_states", "be False in torch.compile and torch.export", True))
     data, hx, cx = tensors
     network, swaps = module._rnnkit_network(dropout), module._rnnkit_batch_first
-    parameters = _parameters(module, operator.names(module._rnnkit_dtype(), *network))
+    network = network._replace(precision=_precision(module, data) or "")
+    parameters = _as_float32(_parameters(module, operator.names(module._rnnkit_dtype(), *network)))
     lengths, *marks = (None if one is None else torch.as_tensor(one, device="cpu") for one in options[:3])
     if swaps:
         data, *marks = (None if one is None else one.transpose(0, 1) for one in (data, *marks))
@@ -250,13 +253,26 @@ def _record(module: Any, dropout: float, tensors: tuple[Any, ...], packed: Any, 
     return y.transpose(0, 1) if swaps else y, *states
 
 
+def _precision(module: Any, data: Tensor) -> str | None:
+    """Return the precision of products that autocast, or a module of bfloat16, asks for on a CPU; None: of the dtype.
+
+    Tensors of such a call are float32 already. Autocast leaves a cell at float32, as PyTorch's: its weights are read
+    once, and rounding them would take longer.
+    """
+    if not data.is_cpu or data.dtype is not torch.float32:
+        return None
+    is_asked = is_autocast(data.device) and not isinstance(module, torch.nn.RNNCellBase)
+    is_asked = is_asked and torch.get_autocast_dtype("cpu") is torch.bfloat16
+    return "bfloat16" if is_asked or module._rnnkit_dtype() is torch.bfloat16 else None
+
+
 def _run(module: Any, dropout: float, tensors: tuple[Any, ...], packed: Any, options: Options) -> tuple[Tensor, ...]:
     """Run the engine, with a gradient if one may be needed."""
     call = _call(module, dropout, tensors[0], packed, options)
     parameters = _parameters(module, [block.name for block in weight_layout(call.desc)])
     if module._rnnkit_samples is not None and module._rnnkit_samples.is_wanted:
         call = call._replace(hand_on=partial(_hand_on, module, parameters))
-    tensors = *tensors, *parameters
+    tensors = *tensors, *_as_float32(parameters)
     keeps = call.desc.draws or options.all_states or _wants_gradient(tensors)
     return (Recurrence.apply if keeps else infer)(call, *tensors)
 
@@ -273,7 +289,8 @@ def _call(module: Any, dropout: float, data: Tensor, packed: Any, options: Optio
     marks = [_on_host(_marks(name, getattr(options, name), layout)) for name in ("resets", "mask")]
     desc = module._rnnkit_desc(dropout)
     seed = int(_new_seed()) if desc.draws else None
-    return Call(desc, layout, lengths, *marks, seed, all_states=options.all_states)
+    call = Call(desc, layout, lengths, *marks, seed, all_states=options.all_states)
+    return call._replace(precision=_precision(module, data))
 
 
 def _quantized(
@@ -301,7 +318,7 @@ def _by_equations(
     desc = module._rnnkit_desc(dropout)
     marks = {"lengths": lengths} | {name: _marks(name, getattr(options, name), layout) for name in ("resets", "mask")}
     drawn = equations.draw(desc, layout.shape, tensors[0])
-    tensors = *tensors, *_parameters(module, [block.name for block in weight_layout(desc)])
+    tensors = *tensors, *_as_float32(_parameters(module, [block.name for block in weight_layout(desc)]))
     found = equations.results(desc, layout, marks, drawn, tensors, options.all_states)
     count = layout.num_results(desc)
     return *found[:count], *(one.detach() for one in found[count:])
@@ -325,6 +342,11 @@ def _parameters(module: Any, blocks: list[str]) -> list[Tensor]:
         if getattr(module, name, None) is None:  # the module's sizes have been changed
             raise TypeError(message("forward", name, f"be a parameter of {module}", "none"))
     return [getattr(module, name) for name in names]
+
+
+def _as_float32(parameters: list[Tensor]) -> list[Tensor]:
+    """Return the parameters, those of bfloat16 as float32: autograd rounds their gradients."""
+    return [one.float() if one.dtype is torch.bfloat16 and one.is_cpu else one for one in parameters]
 
 
 def _marks(name: str, given: Any, layout: Layout) -> Any:

@@ -42,11 +42,12 @@ class Call(NamedTuple):
     seed: int | None
     flat: FlatParameters | None = None  # where the parameters are
     all_states: bool = False  # whether to return the states after each step, too, without a gradient
+    precision: str | None = None  # of the products
     hand_on: Any = None  # takes the gradients of single sequences, a list of (N, ...) for the parameters; None: no one
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those of the engine's forward and infer."""
+        """Those of the call by the engine and by PyTorch's operations."""
         return {"lengths": self.lengths, "resets": self.resets, "mask": self.mask}
 
 
@@ -150,7 +151,8 @@ def forward(call: Call, x, hx, cx, parameters) -> tuple[tuple[torch.Tensor, ...]
         weights = _weights_read(call, parameters)
         x, inputs = split(call.desc, call.layout.time_major(to_array(x)))
         arrays = weights.flat, x, *_states(call, hx, cx)
-        y, hy, cy, workspace = engine.forward(call.desc, *arrays, **call.options, seed=call.seed, inputs=inputs)
+        options = call.options | {"seed": call.seed, "inputs": inputs, "precision": call.precision}
+        y, hy, cy, workspace = engine.forward(call.desc, *arrays, **options)
         workspace.input_shapes = {}  # the gradient of side inputs stays beside that of x, as the module took them
         is_copy = isinstance(y, np.ndarray) and y.flags.owndata
         if is_copy:
@@ -213,7 +215,7 @@ def infer(call: Call, x, hx, cx, *parameters):
     """Run the network without a backward."""
     with compute_context(x):
         weights = call.flat.weights if call.flat else flat_weights(call.desc, parameters)[0]
-    return infer_by(partial(engine.infer, call.desc, weights), call, x, hx, cx)
+    return infer_by(partial(engine.infer, call.desc, weights, precision=call.precision), call, x, hx, cx)
 
 
 def infer_by(run: Callable[..., Any], call: Call, x, hx, cx):

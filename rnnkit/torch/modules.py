@@ -52,11 +52,9 @@ class Accelerated(nn.Module):
             return  # programs call this before each forward
         named: dict[str, Any] = {name: one for name, one in self._parameters.items() if one is not None}
         parameters = named.values()
-        if any(type(one) is not nn.Parameter or not _may_be_moved(one) for one in parameters):
-            return  # each call copies the weights
         kinds = {(one.dtype, one.device) for one in parameters}
-        if len(kinds) != 1 or next(iter(kinds))[0] not in DTYPES:
-            return
+        if len(kinds) != 1 or next(iter(kinds))[0] not in DTYPES or not all(map(_may_be_moved, parameters)):
+            return  # each call copies the weights
         if len({one.data_ptr() for one in parameters}) != len(parameters):
             return  # tied parameters stay tied
         desc = self._rnnkit_desc(0.0)
@@ -109,7 +107,8 @@ class Accelerated(nn.Module):
         if torch.is_inference_mode_enabled() and torch.is_grad_enabled():  # by enable_grad: nothing has a gradient
             with torch.no_grad():
                 return self._rnnkit_run(order, any_call, input, hx, *options)
-        if not options and self._rnnkit_samples is None and not plain.is_traced_or_debugged():
+        is_full = order == ONE_STEP or not torch.is_autocast_enabled("cpu")
+        if is_full and not options and self._rnnkit_samples is None and not plain.is_traced_or_debugged():
             flat = self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE).flat
             is_same = flat is not None and flat.mode == self._rnnkit_mode and flat.drawn == self._rnnkit_drawn()
             parameters = plain.still_valid(flat, self._parameters) if is_same else None
@@ -192,10 +191,9 @@ def _have_own_storages(parameters: Sequence[nn.Parameter]) -> bool:
     return all(one.untyped_storage().nbytes() == one.nbytes for one in parameters)
 
 
-def _may_be_moved(parameter: nn.Parameter) -> bool:
-    """Whether it may be moved: it is neither a meta tensor nor in shared memory."""
-    device = parameter.device.type
-    return device != "meta" and not (device == "cpu" and parameter.is_shared())
+def _may_be_moved(one: Any) -> bool:
+    """Whether a parameter may be moved: it is neither of a subclass, nor a meta tensor, nor in shared memory."""
+    return type(one) is nn.Parameter and one.device.type != "meta" and not (one.is_cpu and one.is_shared())
 
 
 def release(module: nn.Module) -> None:

@@ -107,7 +107,8 @@ def _call_of(
 ) -> Call:
     desc = descriptor(network, parameters[0].dtype)
     given = (None if array is None else array.cpu().numpy() for array in (lengths, resets, mask))
-    return Call(desc, Layout(tuple(x.shape[:2])), *given, None if seed is None else int(seed))
+    seed, precision = None if seed is None else int(seed), network.precision or None
+    return Call(desc, Layout(tuple(x.shape[:2])), *given, seed, precision=precision)
 
 
 def _recurrent(x, hx, cx, parameters, lengths, resets, mask, seed, *network):
@@ -167,7 +168,7 @@ _library = torch.library.Library("rnnkit", "DEF")
 
 def _define(name: str, arguments: str, results: str, run: Any, fake: Any) -> None:
     network = "str mode, int input_size, int hidden_size, int num_layers, bool bidirectional, bool bias, int proj_size"
-    network = f"{network}, float dropout, bool training, bool learned_initial_state"
+    network = f"{network}, float dropout, bool training, bool learned_initial_state, str precision=''"
     _library.define(f"{name}({arguments}, {network}) -> {results}")
     for device in "CPU", "CUDA":
         _library.impl(name, run, device)

@@ -62,7 +62,7 @@ class Exact(Problem):
 # CPU compiles all of them: cells in either dtype with two layers or directions, and one layer alone.
 TWO_BY_TWO = dict(num_layers=2, bidirectional=True, seq_len=7, batch_size=5, lengths=(4, 0, 7, 1, 6))
 PROJECTED = dict(mode="lstm", proj_size=15, cell_clip=(-0.25, 0.125), hidden_size=33, input_size=9)
-BEFORE = dict(mode="gru", reset_after=False)
+BEFORE, BFLOAT16 = dict(mode="gru", reset_after=False), dict(precision="bfloat16")
 NETWORKS = {
     "tanh-h1": dict(mode="rnn_tanh", hidden_size=1, input_size=2, num_layers=2, batch_size=40, dtype="float32"),
     "tanh-two-by-two-float64": dict(mode="rnn_tanh", hidden_size=17, **TWO_BY_TWO),
@@ -84,6 +84,11 @@ NETWORKS = {
     "tanh-deep": dict(mode="rnn_tanh", hidden_size=1100, input_size=1100, bidirectional=True, dtype="float32"),
     # A sequence of 1350 rows is done in several chunks, and the weights' gradient in several blocks of rows.
     "lstm-long": dict(mode="lstm", hidden_size=65, input_size=15, seq_len=150, batch_size=9, dtype="float32"),
+    # Products of bfloat16: with few rows and many, and with gradients that are far apart in size.
+    "lstm-two-by-two-bfloat16": dict(mode="lstm", hidden_size=65, **TWO_BY_TWO, dtype="float32", **BFLOAT16),
+    "lstm-long-bfloat16": dict(
+        mode="lstm", hidden_size=65, input_size=15, seq_len=150, batch_size=9, dtype="float32", **BFLOAT16
+    ),
 }
 LAYER_NORM = "language-model-layer-norm"
 # Their kernels are not among those of the default part (`problems.FLOAT32`).
@@ -92,8 +97,10 @@ NIGHTLY = "relu-two-by-two", "gru-before-two-by-two", "layer-norm-gru-float64", 
 
 def results(name):
     """Every array of a training step, by its name."""
-    problem = Exact(**NETWORKS[name])
-    forward = problem.forward()
+    fields = NETWORKS[name]
+    options = {key: fields[key] for key in fields.keys() & BFLOAT16}
+    problem = Exact(**{key: value for key, value in fields.items() if key not in options})
+    forward = problem.forward(**options)
     backward = problem.backward(forward.workspace)
     arrays = {**forward._asdict(), **backward._asdict()}
     return {key: array for key, array in arrays.items() if isinstance(array, np.ndarray)}

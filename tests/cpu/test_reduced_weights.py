@@ -22,8 +22,9 @@ from tolerances import OUTPUTS, assert_close, assert_same_results
 import rnnkit
 from rnnkit.cpu import reduced
 from rnnkit_kernels.machine import formats, tiles
-from rnnkit_kernels.machine.formats import BFLOAT16_DOT, BYTE_DOT, ROWS_AT_ONCE, no_panels, packed_as, panels_of
+from rnnkit_kernels.machine.formats import BFLOAT16_DOT, BYTE_DOT, ROWS_AT_ONCE, no_panels, packed_as
 from rnnkit_kernels.machine.jit import inner
+from rnnkit_kernels.machine.packing import panels_of
 from rnnkit_kernels.machine.registers import FEATURES, VECTOR_BYTES
 
 NATIVE = "bfloat16-native"

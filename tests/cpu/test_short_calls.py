@@ -21,7 +21,7 @@ from rnnkit.cells import RegularizedLSTM
 from rnnkit.cpu import route
 from rnnkit.cpu.infer import PackedNetwork
 from rnnkit.cpu.stack import Stack
-from rnnkit_kernels.machine import gemm, sync
+from rnnkit_kernels.machine import gemm, packing, sync
 from rnnkit_kernels.machine.gemm import Packed, WeightMatrix
 from rnnkit_kernels.machine.jit import inner
 from rnnkit_kernels.machine.matrix import Matrix, Range
@@ -34,8 +34,13 @@ def _multiply(c, a, rows, weights, vectors, bias, overwrite):
     gemm.product_with(c, a, rows, weights, vectors, bias, overwrite, False)
 
 
-_pack_columns, _pack_rows = map(for_python, (gemm.pack_columns, gemm.pack_rows))
-_product_with, _product_of_rows, _vectors_of = map(for_python, (_multiply, gemm.product_of_rows, gemm.vectors_of))
+@inner
+def _multiply_rows(c, a, rows, weights, b, vectors, bias, overwrite, reverse_panels):
+    gemm.product_of_rows(c, a, rows, weights, b, vectors, bias, overwrite, reverse_panels)
+
+
+_pack_columns, _pack_rows = map(for_python, (packing.pack_columns, packing.pack_rows))
+_product_with, _product_of_rows, _vectors_of = map(for_python, (_multiply, _multiply_rows, packing.vectors_of))
 ALONE = Team(0, 1, np.zeros(sync.sync_size(1), np.int64))
 
 
@@ -61,7 +66,7 @@ def test_products_in_place_have_the_bits_of_packed_products(dtype, units, depth,
     for form in ("columns", "rows"):
         ensure_in_place_tiles(form, w.itemsize)
     for overwrite in (True, False):
-        found, panels = [], np.empty(gemm.panel_size(depth, units, gates, w.itemsize), dtype)
+        found, panels = [], np.empty(packing.panel_size(depth, units, gates, w.itemsize), dtype)
         _pack_columns(panels, weights, units, gates, ALONE)
         for own in (panels, nothing):
             c, matrix = start.copy(), WeightMatrix(Packed(own, depth, units, columns), weights)
@@ -69,7 +74,7 @@ def test_products_in_place_have_the_bits_of_packed_products(dtype, units, depth,
             _product_with(_rows(c, some), _rows(a, some), rows, matrix, vectors, bias, overwrite)
             found.append(c)
         assert np.array_equal(*found)
-        found, panels = [], np.empty(gemm.panel_size(gates * units, depth, 1, w.itemsize), dtype)
+        found, panels = [], np.empty(packing.panel_size(gates * units, depth, 1, w.itemsize), dtype)
         _pack_rows(panels, weights, Range(0, gates * units), depth, ALONE)
         for own in (panels, nothing):
             c, packed = start_back.copy(), Packed(own, gates * units, depth, (0,))
@@ -240,7 +245,7 @@ def test_repeated_inference_packs_into_the_same_memory(steps, options, lengths):
     w, x = rnnkit.init_weights(desc, seed=0), rng.standard_normal((steps, 32, 30)).astype("f4")
     hx = rng.standard_normal((desc.num_pseudo_layers, 32, 60)).astype("f4")
     first, *others = (rnnkit.infer(desc, w, x, hx, lengths=lengths) for _ in range(4))
-    assert len(IDLE.shelf(PackedNetwork, desc, False).idle) == 1
+    assert len(IDLE.shelf(PackedNetwork, desc, False, None).idle) == 1
     for one in others:
         assert_same_results(one, first, OUTPUTS)
         assert one.y.flags.writeable and not np.shares_memory(one.y, first.y)

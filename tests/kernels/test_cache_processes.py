@@ -106,7 +106,8 @@ print(found() != 0, sum(found.stats.cache_hits.values()))
 MULTIPLIES = """
 import os
 import numpy as np
-from rnnkit_kernels.machine.gemm import Packed, panel_size, product
+from rnnkit_kernels.machine.gemm import Packed, product
+from rnnkit_kernels.machine.packing import panel_size
 from rnnkit_kernels.machine.jit import kernel
 from rnnkit_kernels.machine.matrix import Matrix, Range
 

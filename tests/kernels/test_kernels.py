@@ -8,7 +8,7 @@ from compiled import for_python
 from numba.np.numpy_support import from_dtype
 
 from rnnkit_kernels import weight_gradient
-from rnnkit_kernels.machine import gemm, shapes, sync
+from rnnkit_kernels.machine import gemm, packing, shapes, sync
 from rnnkit_kernels.machine.activations import sigmoid, tanh
 from rnnkit_kernels.machine.gemm import Packed
 from rnnkit_kernels.machine.jit import kernel
@@ -63,7 +63,7 @@ def test_activations_are_accurate(compiled, exact, bound, dtype):
         assert np.array_equal(np.signbit(y[number]), np.signbit(x[number])), "the sign of 0 too"
 
 
-_INNER = gemm.pack_rows, gemm.pack_columns, gemm.product, gemm.vectors_of
+_INNER = packing.pack_rows, packing.pack_columns, gemm.product, packing.vectors_of
 _pack_rows, _pack_columns, _product, _vectors_of = map(for_python, _INNER)
 _INNER = weight_gradient.pack_sources, weight_gradient.add_weight_gradients, weight_gradient.add_vector_gradients
 _pack_sources, _add_weight_gradients, _add_vector_gradients = map(for_python, _INNER)
@@ -78,7 +78,7 @@ def _alone():
 
 
 def _packed(b):
-    panels = np.full(gemm.panel_size(*b.shape, 1, b.itemsize), np.nan, b.dtype)
+    panels = np.full(packing.panel_size(*b.shape, 1, b.itemsize), np.nan, b.dtype)
     _pack_rows(panels, _rows(b), Range(0, len(b)), b.shape[1], _alone())
     return Packed(panels, *b.shape, (0,))
 
@@ -86,7 +86,7 @@ def _packed(b):
 def _column_panels(weights, gates):
     """All gates of weights with the units in rows."""
     units, depth = len(weights) // gates, weights.shape[1]
-    panels = np.empty(gemm.panel_size(depth, units, gates, weights.itemsize), weights.dtype)
+    panels = np.empty(packing.panel_size(depth, units, gates, weights.itemsize), weights.dtype)
     _pack_columns(panels, _rows(weights), units, gates, _alone())
     return panels
 
@@ -197,7 +197,7 @@ def test_weight_gradients_add_up_chosen_rows(dtype, size, count, columns, units)
     dgates[chosen, 2 : columns + 2] = rng.normal(size=(count, columns))
     source[chosen] = rng.normal(size=(count, units))
     dw, nothing = np.ones((columns * (units + 1),), dtype), np.empty(0, dtype)
-    block = np.empty(gemm.panel_size(gemm.depth_block(dw.itemsize), units, 1, dw.itemsize), dtype)
+    block = np.empty(packing.panel_size(gemm.depth_block(dw.itemsize), units, 1, dw.itemsize), dtype)
     start, unpacked = columns, Packed(nothing, 0, 0, (0,))  # the bias stands in front of the matrix
     term = Term(2, Matrix(dw, order, start, units), 0, _rows(source, chosen), unpacked, block, 1, 1)
     absent = Term(0, Matrix(dw, np.arange(0), 0, 0), -1, _rows(source), unpacked, nothing, 1, 1)

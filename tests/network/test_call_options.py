@@ -18,7 +18,7 @@ from rnnkit.call.options import (
     FROM_FORWARD,
     NOT_APPLICABLE,
     PLACES,
-    QUANTIZED,
+    REDUCED,
     TABLE,
     YES,
     Unsupported,
@@ -49,7 +49,7 @@ ASKED = {
     "`seed`": ({"num_layers": 2, "dropout": 0.5}, {"seed": 5}),
     "`first_row`": ({"num_layers": 2, "dropout": 0.5}, {"first_row": 1}),
     "`checkpoint_steps`": ({}, {"checkpoint_steps": 2}),
-    "`prepare(precision=...)`": ({}, {"precision": "bfloat16"}),
+    "`precision`": ({}, {"precision": "bfloat16"}),
     "`dropout`": ({"num_layers": 2, "dropout": 0.5}, {}),
     "`bidirectional`": ({"bidirectional": True}, {}),
     "`proj_size`": ({"proj_size": 2, "cell_clip": (-2.0, 2.0)}, {}),
@@ -64,20 +64,20 @@ ASKED = {
 DRAWN = "`seed`", "`first_row`", "`dropout`"  # outputs are dropped in training
 PLANS = CALLS[3:]
 FORM = {"precision": "bfloat16"}
-# Kernels for quantized weights that no other test of the default part compiles.
+# Kernels of reduced precision that no other test of the default part compiles.
 RARE = "`reset_after=False`", "a cell of `rnnkit.cells` or your own", "`inputs`, of a cell with side inputs"
 CASES = [
-    (nightly if place == QUANTIZED and name in RARE else pytest.param)(name, call, place, id=f"{name}-{call}-{place}")
+    (nightly if place == REDUCED and name in RARE else pytest.param)(name, call, place, id=f"{name}-{call}-{place}")
     for name in TABLE
     for place in PLACES
-    for call in (PLANS if place == QUANTIZED else CALLS)
+    for call in CALLS
 ]
 
 
 def backward(net, x, prepared, **asked):
     library = np if isinstance(x, np.ndarray) else sys.modules["cupy"]
     inputs = {name: library.asarray(one) for name, one in INPUTS.items()} if net.desc.inputs_size else None
-    result = net.forward(x, inputs=inputs)
+    result = net.forward(x, inputs=inputs, **prepared)
     return net.backward(result.workspace, dy=result.y, **asked).dx
 
 
@@ -102,9 +102,9 @@ def of_steps(asked, count):
 
 
 RUN = {
-    "forward": lambda net, x, prepared, **asked: net.forward(x, **asked).y,
+    "forward": lambda net, x, prepared, **asked: net.forward(x, **prepared | asked).y,
     "backward": backward,
-    "infer": lambda net, x, prepared, **asked: net.infer(x, **asked).y,
+    "infer": lambda net, x, prepared, **asked: net.infer(x, **prepared | asked).y,
     "plan.infer": lambda net, x, prepared, **asked: net.prepare(**prepared).infer(x, **asked).y,
     "plan.step": plan_step,
     "stream.step": stream_step,
@@ -133,7 +133,7 @@ def cell_of(name, call, place):
 @pytest.mark.parametrize(("name", "call", "place"), CASES)
 def test_option_works_or_is_refused_as_the_table_says(request, name, call, place):
     cell, run, (of_network, asked) = cell_of(name, call, place), RUN[call], ASKED[name]
-    net, prepared = network(**of_network), FORM if place == QUANTIZED else {}
+    net, prepared = network(**of_network), FORM if place == REDUCED else {}
     # The same weights on the host, with nothing dropped or rounded.
     twin = network(**of_network | {"dropout": 0.0} | ({"dtype": "float32"} if net.dtype == "float16" else {}))
     options = {name: asked[name] for name in asked.keys() & {"lengths", "mask", "resets", "inputs"}}

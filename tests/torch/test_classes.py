@@ -238,10 +238,10 @@ def test_initialisation_by_exact_type_finds_modules_made_in_accelerated():
 def test_module_changed_before_its_first_call_runs_as_it_is_then():
     with accelerated():
         short, normed, owned, plain = nn.GRU(F, H), nn.GRU(F, H), nn.GRU(F, H), nn.GRU(F, H)
-    short.to(torch.bfloat16)
+    short.half()
     nn.utils.parametrizations.weight_norm(normed, "weight_hh_l0")
     x = torch.ones(T, N, F)
-    assert short(x.bfloat16())[0].dtype is torch.bfloat16 and type(short) is nn.GRU
+    assert short(x.half())[0].dtype is torch.float16 and type(short) is nn.GRU
     assert normed(x)[0].shape == (T, N, H) and is_accelerated(type(normed))
     assert accelerate(owned).changed == ("",) and type(pickle.loads(pickle.dumps(owned))) is rnnkit.torch.GRU
     assert restore(plain) == ("",) and plain(x)[0].shape == (T, N, H) and type(plain) is nn.GRU

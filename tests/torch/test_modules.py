@@ -145,21 +145,6 @@ def test_dropout_of_one_layer_drops_nothing_and_draws_no_seed():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_autocast_keeps_the_dtype_of_the_parameters(dtype):
-    plain, own = nn.LSTM(F, H), rnnkit.torch.LSTM(F, H)
-    own.load_state_dict(plain.state_dict())
-    x = torch.randn(T, N, F, requires_grad=True)
-    hx = torch.zeros(1, N, H), torch.zeros(1, N, H)
-    with torch.autocast("cpu", torch.bfloat16):
-        output, _ = own(x.to(dtype), tuple(state.to(dtype) for state in hx))
-    assert output.dtype == torch.float32
-    output.sum().backward()
-    expected, _ = plain(x.detach().to(dtype).float())
-    torch.testing.assert_close(output, expected)
-    assert x.grad.dtype == torch.float32 and x.grad.isfinite().all()
-
-
 def wrong(expected, match, *arguments, module=None, **options):
     with pytest.raises(expected, match=match):
         (module or rnnkit.torch.LSTM(F, H))(*arguments, **options)
@@ -191,13 +176,12 @@ def test_wrong_arguments_are_named():
     wrong(RuntimeError, "input_size", torch.zeros(T, N, F + 1))
     wrong(RuntimeError, "Expected hidden", x, (state, state[:, :2]))
     wrong(TypeError, says("forward: hx", None, "tuple", "h and c", "Tensor of 1"), x, state)
-    gru, brain, half = rnnkit.torch.GRU(F, H), rnnkit.torch.LSTM(F, H).bfloat16(), rnnkit.torch.LSTM(F, H).half()
+    gru, half = rnnkit.torch.GRU(F, H), rnnkit.torch.LSTM(F, H).half()
     wrong(TypeError, says("forward: hx", None, "tensor", "tuple of 2"), x, (state, state), module=gru)
     wrong(ValueError, says("forward: lengths[0]", f"0..seq_len={T}", T + 1), x, lengths=[T + 1] * N)
     wrong(ValueError, says("forward: lengths", None, "PackedSequence"), pack_sequence([x[:, 0]]), lengths=[2])
-    dtypes = "torch.float32", "torch.float64"
-    cures = ".float()", "torch.autocast", "rnnkit.torch.restore"
-    wrong(TypeError, says("forward: dtype", *dtypes, "torch.bfloat16", *cures), x.bfloat16(), module=brain)
+    dtypes = "torch.float32", "torch.float64", "torch.bfloat16"
+    cures = ".float()", ".bfloat16()", "torch.autocast", "rnnkit.torch.restore"
     wrong(TypeError, says("forward: dtype", *dtypes, "torch.float16", *cures), x.half(), module=half)
     with pytest.raises(ValueError, match="proj_size"):
         rnnkit.torch.GRU(F, H, proj_size=2)

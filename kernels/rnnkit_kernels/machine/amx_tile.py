@@ -97,9 +97,13 @@ class AmxTile(Tile):
                 sums.append(builder.load(builder.bitcast(pointer, self.form.sum.as_pointer()), align=VECTOR_BYTES))
             pointers = [*self._columns(builder, c)]
             before = shared[-1] if overwrites else [self._load(builder, pointer, mask) for pointer in pointers]
-            if self.form.has_scales:
+            if self.form.has_scales or self.form.scales_rows:
                 row = builder.gep(self.a, [builder.add(builder.mul(i, self.lda), I64(-1))])
                 scale = self._in_every_lane(builder, builder.load(row))
+            if self.form.scales_rows:
+                pairs = zip(sums, before, strict=True)
+                sums = [emit_fma(builder, total, scale, first) for total, first in pairs]
+            elif self.form.has_scales:
                 for place, (own, offset) in enumerate(zip(*shared[:2], strict=True)):
                     total = builder.add(builder.bitcast(offset, self.form.sum), sums[place])
                     total = builder.sitofp(total, self.vector)

@@ -8,7 +8,7 @@ with TDPBF16PS in the Intel Instruction Set Extensions Programming Reference). A
 from llvmlite import ir
 
 from .amx import TILE_WORDS
-from .registers import I64, REGISTERS
+from .registers import I64, REGISTERS, emit_fma
 from .tile import Tile
 
 
@@ -41,7 +41,14 @@ class Bfloat16Tile(Tile):
             phi.add_incoming(value, builder.block)
         builder.branch(head)
         builder.position_at_end(after)
-        return [builder.fadd(first, total) for first, total in zip(self._start(builder, c_row), totals, strict=True)]
+        starts = self._start(builder, c_row)
+        if not self.form.scales_rows:
+            return [builder.fadd(first, total) for first, total in zip(starts, totals, strict=True)]
+        scales = [self._in_every_lane(builder, builder.load(builder.gep(row, [I64(-1)]))) for row in a_row]
+        scales = [scale for scale in scales for _ in self.group]
+        return [
+            emit_fma(builder, total, scale, first) for first, total, scale in zip(starts, totals, scales, strict=True)
+        ]
 
     def _multiply_add(self, builder, a_row, k, turn, sums):
         form, words, result = self.form, self._weights(builder, k, turn), []

@@ -17,9 +17,8 @@ from numba import types
 from numba.extending import intrinsic, overload
 
 from .amx import TILE_WORDS, has_tiles
-from .arrays import part
 from .jit import OPTIONS, inner
-from .registers import FEATURES, I32, I64, VECTOR_BYTES, emit_fma, panel_lanes
+from .registers import FEATURES, I32, I64, VECTOR_BYTES, emit_fma
 
 _I16 = ir.IntType(16)
 ROWS_AT_ONCE = 96  # of A, converted at once: enough that the time to read the panels does not matter
@@ -110,6 +109,14 @@ class TiledInt8(Int8):
     """The same, for tile registers."""
 
 
+class ScaledBfloat16(Bfloat16):
+    """The same as `Bfloat16`, with rows of A that are scaled: gradients, which may be of any size."""
+
+
+class TiledScaledBfloat16(Bfloat16):
+    """The same, for tile registers."""
+
+
 def _whole_words(depth, per_word):
     return (depth + per_word - 1) // per_word
 
@@ -138,6 +145,7 @@ class FullPrecision:
     """Full precision: a word is a number of the network's dtype, and so is the sum."""
 
     name, per_word, parts, has_scales, in_place = "", 1, 1, False, False
+    scales_rows = False  # whether each row of A is divided by a power of two, with which its sums are multiplied
     at_once = False  # whether k cannot be split: the sum of all k is scaled, or added to what is in C
     tiles = None  # LLVM's name of the product of tile registers
     scratch_start = 1  # words of a converted row before its numbers; the last of them is the row's scale
@@ -206,8 +214,16 @@ class Bfloat16Wide(FullPrecision):
         return builder.bitcast(half, self.vector)
 
 
+class ScaledBfloat16Wide(Bfloat16Wide):
+    name, scales_rows = "bfloat16scaled", True
+
+
 class Bfloat16Tiles(_Tiled, Bfloat16Wide):
     name, parts, tiles = "bfloat16tiles", 1, "bf16ps"
+
+
+class ScaledBfloat16Tiles(Bfloat16Tiles):
+    name, scales_rows = "bfloat16scaledtiles", True
 
 
 class _Int8(FullPrecision):
@@ -264,19 +280,24 @@ if BFLOAT16_DOT or BYTE_DOT:
 _INT8 = Int8Dot if BYTE_DOT else Int8Wide
 _FORM_OF_TUPLE = {
     Bfloat16: Bfloat16Wide, TiledBfloat16: Bfloat16Tiles, NativeBfloat16: Bfloat16Dot, Int8: _INT8,
-    TiledInt8: Int8Tiles, InRows: _InRows, InColumns: _InColumns,
+    TiledInt8: Int8Tiles, ScaledBfloat16: ScaledBfloat16Wide, TiledScaledBfloat16: ScaledBfloat16Tiles,
+    InRows: _InRows, InColumns: _InColumns,
 }  # fmt: skip
-_TUPLES = {"bfloat16": Bfloat16, "bfloat16-native": NativeBfloat16, "int8": Int8}
-_TILED = {"bfloat16": TiledBfloat16, "int8": TiledInt8}
+OF_GRADIENTS = {None: None, "bfloat16": "bfloat16-scaled"}
+"""The precision of the products of backward, by that of forward."""
+_TUPLES = {
+    "bfloat16": Bfloat16, "bfloat16-scaled": ScaledBfloat16, "bfloat16-native": NativeBfloat16, "int8": Int8,
+}  # fmt: skip
+_TILED = {"bfloat16": TiledBfloat16, "bfloat16-scaled": TiledScaledBfloat16, "int8": TiledInt8}
 
 
 def _tuple_of(precision):
-    """Return the class of packed weights of a `precision` of `rnnkit.prepare`."""
+    """Return the class of packed weights of a `precision` of `rnnkit.prepare`, or of `OF_GRADIENTS`."""
     return _TILED[precision] if precision in _TILED and has_tiles() else _TUPLES[precision]
 
 
 def form_of(precision):
-    """Return the class that emits the products with packed weights of a `precision` of `rnnkit.prepare`, or None."""
+    """Return the class that emits the products with packed weights of a precision, as `_tuple_of` takes it, or None."""
     return FullPrecision if precision is None else _FORM_OF_TUPLE[_tuple_of(precision)]
 
 
@@ -346,26 +367,3 @@ def _row_size_of(panels, words):
     form = format_of(panels)
     size, parts = _IN_KERNELS[form.row_size], form.parts
     return lambda panels, words: size(words, parts)
-
-
-def panels_of(packed, start, stop, depth, columns, thread_id):
-    """Return a product's panels of quantized weights in the packed buffer, with the thread's scratch."""
-
-
-@overload(panels_of, jit_options=OPTIONS)
-def _panels_of(packed, start, stop, depth, columns, thread_id):
-    kind = packed.instance_class
-
-    def bfloat16(packed, start, stop, depth, columns, thread_id):
-        scratch = part(packed.scratch, thread_id * packed.scratch_size, (thread_id + 1) * packed.scratch_size)
-        return kind(part(packed.words, start, stop), scratch, packed.scratch_size, packed.numbers)
-
-    def int8(packed, start, stop, depth, columns, thread_id):
-        scratch = part(packed.scratch, thread_id * packed.scratch_size, (thread_id + 1) * packed.scratch_size)
-        lanes = panel_lanes(packed.words)
-        features = stop - ((depth + lanes - 1) // lanes * lanes if stop > start else 0)
-        scales = features - (2 * ((columns + lanes - 1) // lanes * lanes) if stop > start else 0)
-        words, own = part(packed.words, start, scales), part(packed.words, scales, features)
-        return kind(words, scratch, packed.scratch_size, packed.numbers, part(packed.words, features, stop), own)
-
-    return int8 if format_of(packed).has_scales else bfloat16

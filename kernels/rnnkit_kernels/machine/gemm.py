@@ -1,17 +1,4 @@
-"""Matrix products on packed panels: packing, and the blocked product.
-
-A panel holds one vector of neighbouring columns ("units") with their gates side by side, zero-padded. For 4 lanes,
-gates i f g o and 6 units, in the order of memory:
-
-    panel 0, units 0-3:   k = 0   iiii ffff gggg oooo
-                          k = 1   iiii ffff gggg oooo
-                          ...
-    panel 1, units 4-5:   k = 0   ii00 ff00 gg00 oo00
-                          ...
-
-If a tile does not take all gates at once (`shapes.group_size`), each group of gates has such a block in a panel: first
-all k of i and f, then all k of g and o.
-"""
+"""Matrix products on packed panels (`packing`): the blocked product."""
 
 from typing import NamedTuple
 
@@ -23,9 +10,10 @@ from .arrays import part
 from .formats import FullPrecision, InColumns, InRows, format_of, storage, words_of
 from .in_place import FEW_ROWS, FEW_VECTORS, MAX_ROWS_IN_PLACE
 from .jit import OPTIONS, inner
-from .matrix import Matrix, Range, offset, shifted
+from .matrix import Matrix, Range, shifted
+from .packing import pack_panel
 from .partition import partition
-from .registers import VECTOR_BYTES, copy_vector, not_inlined, on_stack, panel_lanes
+from .registers import VECTOR_BYTES, not_inlined, on_stack, panel_lanes
 from .rounding import converted, rows_at_once
 from .shapes import (
     FAR,
@@ -37,16 +25,13 @@ from .shapes import (
     WIDE,
     far_bytes,
     far_rows,
-    group_size,
     has_tail,
     near_bytes,
 )
 from .tiles import rows_of_tile, tile, units_of_tile
-from .transpose import transpose
 
 # k is split so that the panels of one wide tile (4 vectors of 64 bytes) take 256 KiB, a quarter of a 1 MiB L2 cache
 _BLOCK_BYTES = 4096
-_STREAMS = 16  # rows packed at once, each read as a stream
 # Steps alternate the order of panels, so that a step finds those in the cache that the previous one read last (one row,
 # Zen 5: LSTM with 1 MB in an L2 of 1 MB 0.78 of the time, with 2 to 4 MB 0.85 to 0.93, GRU with 110 to 440 KB 0.75 to
 # 0.9). STREAM tiles prefetch across panels, so these are reversed in runs of _RUN_BYTES (shorter runs: up to 1.1 times
@@ -57,17 +42,6 @@ _RUN_BYTES, _FIRST_BYTES = 1 << 18, 1 << 16
 def depth_block(itemsize):
     """Return the largest number of k in a block of a product."""
     return _BLOCK_BYTES // itemsize
-
-
-def padded(columns, itemsize):
-    """Round columns up to whole vectors."""
-    lanes = VECTOR_BYTES // itemsize
-    return -(-columns // lanes) * lanes
-
-
-def panel_size(depth, units, gates, itemsize):
-    """Return the elements of a packed matrix of `depth` rows and `units` columns of `gates` gates each."""
-    return padded(units, itemsize) * depth * gates
 
 
 class Packed(NamedTuple):
@@ -82,7 +56,7 @@ class Packed(NamedTuple):
     columns: tuple[int, ...]
 
 
-group_of, near_of = inner(group_size), inner(near_bytes)
+near_of = inner(near_bytes)
 
 
 @inner
@@ -131,64 +105,6 @@ def _ends_in_tail(packed):
         return has_tails and 0 < packed.units % lanes <= lanes // 4
 
     return ends
-
-
-@inner
-def vectors_of(array, units):
-    """Return the number of panels of `units` columns."""
-    lanes = panel_lanes(array)
-    return (units + lanes - 1) // lanes
-
-
-@inner
-def columns_of(array, vectors, units):
-    """Return the columns in a range of panels."""
-    lanes = panel_lanes(array)
-    return Range(min(vectors.start * lanes, units), min(vectors.stop * lanes, units))
-
-
-@inner
-def pack_columns(panels, weights, units, gates, team):
-    """Pack the transpose of a weight matrix (gates*units, depth): B[k, unit, gate] = weights[gate*units + unit, k]."""
-    lanes, depth = panel_lanes(panels), weights.stride
-    vectors = partition(vectors_of(panels, units), team.thread_id, team.size)
-    for vector in range(vectors.start, vectors.stop):
-        width = min(lanes, units - vector * lanes)
-        for gate in range(gates):
-            row = gate * units + vector * lanes
-            group = gate // group_of(gates) * group_of(gates)
-            stride = min(group_of(gates), gates - group) * lanes
-            at = ((vector * gates + group) * depth + gate - group) * lanes
-            _pack_panel(panels, at, stride, weights, Range(row, row + width), Range(0, depth))
-
-
-@inner
-def _pack_panel(panels, at, stride, weights, rows, columns):
-    """Pack the transpose of up to one vector of rows, padded with zeros."""
-    width, lanes = rows.stop - rows.start, panel_lanes(panels)
-    transpose(panels, at, stride, weights, rows, columns)
-    for k in range(columns.stop - columns.start if width < lanes else 0):
-        for lane in range(width, lanes):
-            panels[at + k * stride + lane] = 0
-
-
-@inner
-def pack_rows(panels, b, rows, units, team):
-    """Pack B[k, unit] = b[row rows.start + k, unit], one gate; a few rows at a time, read as streams."""
-    lanes, depth = panel_lanes(panels), rows.stop - rows.start
-    vectors = partition(vectors_of(panels, units), team.thread_id, team.size)
-    for start in range(0, depth, _STREAMS):
-        stop = min(start + _STREAMS, depth)
-        for vector in range(vectors.start, vectors.stop):
-            width = min(lanes, units - vector * lanes)
-            for k in range(start, stop):
-                at = (vector * depth + k) * lanes
-                source = offset(b, rows.start + k) + vector * lanes
-                if width == lanes:
-                    copy_vector(panels, at, b.data, source)
-                else:
-                    for lane in range(lanes):
-                        panels[at + lane] = b.data[source + lane] if lane < width else 0
 
 
 @inner
@@ -326,20 +242,29 @@ def _product_by_panels(c, a, rows, weights, units, column, vectors, bias, overwr
             for panel in range(own.stop):
                 unit = start + panel * lanes
                 of_panel = Range(unit, min(unit + lanes, stop))
-                _pack_panel(panels, panel * depth * lanes, lanes, weights, of_panel, Range(k, k + depth))
+                pack_panel(panels, panel * depth * lanes, lanes, weights, of_panel, Range(k, k + depth))
             packed = Packed(panels, depth, stop - start, (column + start,))
             _tiles_in_place(c, shifted(a, k), rows, packed, own, bias, overwrite and k == 0, size, most, False)
 
 
-@inner
 def product_of_rows(c, a, rows, weights, b, vectors, bias, overwrite, reverse_panels):
     """Compute `product` with B[k, :] in row k of a matrix `b`, which is packed or, without panels, read in place."""
-    if weights.panels.size > 0:
+
+
+@overload(product_of_rows, jit_options=OPTIONS)
+def _product_of_rows(c, a, rows, weights, b, vectors, bias, overwrite, reverse_panels):
+    def packed(c, a, rows, weights, b, vectors, bias, overwrite, reverse_panels):
         product(c, a, rows, weights, vectors, bias, overwrite, reverse_panels)
-    else:
-        own, one = Packed(InRows(b.data, b.rows, b.start, b.stride), weights.depth, weights.units, (0,)), (0,)
-        wide = units_of_tile(one, WIDE), rows_of_tile(one, WIDE)
-        _tiles_in_place(c, a, rows, own, vectors, bias, overwrite, wide[0], wide[1], rows.stop - rows.start == 1)
+
+    def either(c, a, rows, weights, b, vectors, bias, overwrite, reverse_panels):
+        if weights.panels.size > 0:
+            product(c, a, rows, weights, vectors, bias, overwrite, reverse_panels)
+        else:
+            own, one = Packed(InRows(b.data, b.rows, b.start, b.stride), weights.depth, weights.units, (0,)), (0,)
+            wide = units_of_tile(one, WIDE), rows_of_tile(one, WIDE)
+            _tiles_in_place(c, a, rows, own, vectors, bias, overwrite, wide[0], wide[1], rows.stop - rows.start == 1)
+
+    return either if format_of(weights.types[0]) is FullPrecision else packed
 
 
 @inner

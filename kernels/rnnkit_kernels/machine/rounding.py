@@ -18,6 +18,8 @@ from .formats import (
     Int8Dot,
     Int8Tiles,
     Int8Wide,
+    ScaledBfloat16Tiles,
+    ScaledBfloat16Wide,
     format_of,
     row_size_of,
     words_of,
@@ -60,20 +62,44 @@ def _converted_of(panels, a, rows, depth):
     return convert_rows
 
 
-@inner
-def _widen(target, source, panels, words):
+def _no_scale(target, source):
+    return source.dtype.type(1)
+
+
+def _power_of_two(target, source):
+    """Write the power of two just below the row's largest magnitude, and return its inverse; 1 for a row of zeros, and
+    for one with NaN or infinity. Both are normal numbers, so that the products with them are exact."""
+    largest = _magnitude(source.dtype.type(0))
     for k in range(source.size):
-        target[1 + k] = _bfloat16(source[k])
-    clear(part(target, 1 + source.size, 1 + 2 * words))
+        largest = max(largest, _magnitude(source[k]))
+    exponent = largest >> 23
+    exponent = 127 if exponent in (0, 255) else min(exponent, 253)
+    target[0] = real_of(np.int32(exponent << 23))
+    return real_of(np.int32((254 - exponent) << 23))
 
 
-@inner
-def _pair(target, source, panels, words):
-    for word in range(source.size // 2):
-        target[1 + word] = _bfloat16_pair(source[2 * word], source[2 * word + 1])
-    if source.size % 2:
-        target[1 + source.size // 2] = _bfloat16_pair(source[source.size - 1], source.dtype.type(0))
-    clear(part(target, 1 + (source.size + 1) // 2, 1 + words))
+def _bfloat16_rows(scale):
+    """Build the functions that round a row to bfloat16, multiplied with `scale(target, source)`: one number to a word,
+    and two."""
+    scale = inner(scale)
+
+    @inner
+    def widen(target, source, panels, words):
+        factor = scale(target, source)
+        for k in range(source.size):
+            target[1 + k] = _bfloat16(source[k] * factor)
+        clear(part(target, 1 + source.size, 1 + 2 * words))
+
+    @inner
+    def pair(target, source, panels, words):
+        factor = scale(target, source)
+        for word in range(source.size // 2):
+            target[1 + word] = bfloat16_pair(source[2 * word] * factor, source[2 * word + 1] * factor)
+        if source.size % 2:
+            target[1 + source.size // 2] = bfloat16_pair(source[source.size - 1] * factor, source.dtype.type(0))
+        clear(part(target, 1 + (source.size + 1) // 2, 1 + words))
+
+    return widen, pair
 
 
 @inner
@@ -133,9 +159,11 @@ def _write_pairs(target, word, four, inverse):
 
 
 _quads, _pairs = _as_bytes(_write_quad), _as_bytes(_write_pairs)
+(_widen, _pair), (_widen_scaled, _pair_scaled) = map(_bfloat16_rows, (_no_scale, _power_of_two))
 _MIN_BITS = int(np.float32(MIN_BFLOAT16).view(np.uint32))
 _CONVERT = {
     Bfloat16Wide: _widen, Bfloat16Tiles: _pair, Bfloat16Dot: _pair,
+    ScaledBfloat16Wide: _widen_scaled, ScaledBfloat16Tiles: _pair_scaled,
     Int8Wide: _pairs, Int8Tiles: _quads, Int8Dot: _quads,
 }  # fmt: skip
 
@@ -160,7 +188,7 @@ def _bfloat16(typingctx, value):
 
 
 @intrinsic
-def _bfloat16_pair(typingctx, low, high):
+def bfloat16_pair(typingctx, low, high):
     """Round two float32 to bfloat16, in one word."""
 
     def generate(context, builder, signature, arguments):

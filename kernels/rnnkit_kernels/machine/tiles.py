@@ -29,7 +29,8 @@ from .tile import Tile, function_type
 
 _OF_FLOATS = FAR, TAIL
 _IN_PLACE = {"rows": RowsTile, "columns": ColumnsTile}
-_TILES = _IN_PLACE | {"bfloat16": Bfloat16Tile, "bfloat16tiles": Bfloat16Tile}
+_OF_BFLOAT16 = "bfloat16", "bfloat16scaled", "bfloat16tiles", "bfloat16scaledtiles"
+_TILES = _IN_PLACE | dict.fromkeys(_OF_BFLOAT16, Bfloat16Tile)
 _FUNCTIONS = len(SHAPES) + 3
 REGISTERS, _CONFIGURE, _RELEASE = range(len(SHAPES), _FUNCTIONS)  # after those of the shapes: of tile registers
 _TABLE = f"rnnkit_tiles_{DIGEST}_"

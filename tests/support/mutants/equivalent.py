@@ -21,7 +21,7 @@ EQUIVALENT = {
     "kernels/rnnkit_kernels/loop.py _run_pass: constant: 1 -> 0, in "
     "step = Step(sizes, weights, operands, None, zeros, schedule.panel_grain, t % 2 == 1, True)":
         "every other step reads the weights backwards, whichever it is: the last ones are in the cache still",
-    "kernels/rnnkit_kernels/machine/gemm.py pack_rows: constant: 0 -> (-1), in "
+    "kernels/rnnkit_kernels/machine/packing.py pack_rows: constant: 0 -> (-1), in "
     "panels[at + lane] = b.data[source + lane] if lane < width else 0":
         "a column beyond the last unit is computed and goes nowhere",
     "kernels/rnnkit_kernels/machine/gemm.py product: statement left out: not_inlined() -> pass":

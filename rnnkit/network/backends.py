@@ -1,0 +1,42 @@
+"""The engines of the CPU and of the GPU, imported on first use."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rnnkit.call import forking
+from rnnkit.call.options import CUPY, NUMPY, REDUCED, CallOptions, check
+from rnnkit.descriptor.descriptor import RNNDescriptor
+
+
+def backend(function: str, call: str, desc: RNNDescriptor, array: Any, options: CallOptions) -> ModuleType:
+    """Return the backend module for the array's device. Imports numba or cupy on first use.
+
+    Raises if this call, by its name in the table of options, does not support an option on this backend.
+    """
+    if isinstance(array, np.ndarray):  # subclasses have been rejected before
+        check(function, desc, options, call, REDUCED if options.precision else NUMPY)
+        return _cpu_engine()
+    check(function, desc, options, call, CUPY)
+    with forking.importing:
+        from rnnkit.cuda import engine
+    return engine
+
+
+@cache
+def _cpu_engine() -> ModuleType:
+    with forking.importing:
+        from rnnkit.cpu import engine
+    return engine
+
+
+@cache
+def cpu_module(name: str) -> ModuleType:
+    """Return a module of the CPU engine for checked arguments: "prepared" calls, "kept" workspaces, and others."""
+    with forking.importing:
+        return import_module(f"rnnkit.cpu.{name}")
