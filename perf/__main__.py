@@ -1,4 +1,4 @@
-"""The command line: run, table, compare, plot, startup."""
+"""The command line: run, table, compare, plot, cpu, startup."""
 
 from __future__ import annotations
 
@@ -170,6 +170,13 @@ def _plot(args: argparse.Namespace) -> int:
     return 0
 
 
+def _cpu(args: argparse.Namespace) -> int:
+    from perf.cpu_page import add
+
+    print(add(args.file, args.kind, args.note))
+    return 0
+
+
 def _startup(args: argparse.Namespace) -> int:
     from perf.startup import startup
 
@@ -223,6 +230,12 @@ def build_parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_plot)
     command.add_argument("file", metavar="FILE.csv")
     command.add_argument("--out", metavar="FILE.png", help="picture to write (default: the report's name with .png)")
+    command = commands.add_parser("cpu", help="add a report to the table of CPUs, and write that page of the docs anew")
+    command.set_defaults(command=_cpu)
+    command.add_argument("file", metavar="FILE.csv", nargs="?", help="report of run (default: only write the page)")
+    command.add_argument("--kind", metavar="NAME", help="kind of CPU (default: by the report's family and model)")
+    note = "what else a reader must know, such as a busy machine (default: the note in the report's header)"
+    command.add_argument("--note", metavar="TEXT", help=note)
     command = commands.add_parser("startup", help="time the import and the first calls in fresh processes")
     command.set_defaults(command=_startup)
     _names(command, "--modes", tuple(MODES), tuple(MODES), "modes")

@@ -23,7 +23,7 @@ from rnnkit.network.classes import CLASSES
 
 RNNKIT, BY_HAND, UNFUSED, FLOAT32 = "rnnkit", "by-hand", "unfused", "float32"
 CELL_LOOPS = ("torch-loop", "torch-compiled", "numba", "built-in")  # for cells that are not modes (`cell_suite`)
-COMPETITORS = ("torch", "onnxruntime", "openvino", BY_HAND, UNFUSED, *CELL_LOOPS, FLOAT32)
+COMPETITORS = ("torch", *reduced_suite.TRAINING, "onnxruntime", "openvino", BY_HAND, UNFUSED, *CELL_LOOPS, FLOAT32)
 TABLES = ("ds2", "ds2-bi5")  # the families that have a non-fused row
 
 
@@ -32,8 +32,9 @@ def prepare(engine: str, case: Case, pass_name: str, threads: int, device: str =
     given = problem(case, pass_name)
     if engine == RNNKIT and device == "cuda":
         return _rnnkit_on_gpu(given, pass_name, threads)
-    if engine == "torch":
-        return _torch(given, pass_name, threads, device)
+    if engine in ("torch", *reduced_suite.TRAINING):
+        kept = given._replace(precision=None) if engine == "torch-float32" else given
+        return _torch(kept, pass_name, threads, device, is_autocast=engine == "torch" and pass_name == "train")
     if engine in CELL_LOOPS:
         return _cell_loop(engine, given, pass_name, threads)
     if engine == FLOAT32:
@@ -58,7 +59,9 @@ def refusal(engine: str, case: Case, pass_name: str, device: str = "cpu") -> str
     if any(find_spec(module) is None for module in _MODULES.get(engine, ())):
         return "not installed"
     if case.precision is not None:
-        return reduced_suite.refusal(engine, case)
+        return reduced_suite.refusal(engine, case, pass_name)
+    if engine in reduced_suite.TRAINING:
+        return "only of products of bfloat16"
     if case.alone:
         return "not asked"
     if engine == UNFUSED and case.family not in TABLES:
@@ -84,7 +87,7 @@ def reference(case: Case, pass_name: str) -> Subject:
     return _cell_loop("torch-loop", wide, pass_name, 1)
 
 
-_MODULES = {name: ("torch",) for name in ("torch", "torch-loop", "torch-compiled")}
+_MODULES = {name: ("torch",) for name in ("torch", "torch-loop", "torch-compiled", *reduced_suite.TRAINING)}
 _MODULES |= {name: ("onnx", name) for name in ("onnxruntime", "openvino")}
 
 
@@ -140,7 +143,8 @@ def _rnnkit_train(given: Problem) -> Subject:
 
     def run():
         nonlocal workspace
-        result = rnnkit.forward(desc, w, given.x, lengths=given.lengths, workspace=workspace)
+        options = {"lengths": given.lengths, "workspace": workspace, "precision": given.precision}
+        result = rnnkit.forward(desc, w, given.x, **options)
         workspace = result.workspace
         dw.fill(0)
         return result, rnnkit.backward(desc, w, workspace, given.dy, dw=dw)
@@ -176,7 +180,7 @@ def _outputs(y, hy, cy, pass_name):
     return named(y[0] if pass_name == "step" else y, hy, cy)
 
 
-def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject:
+def _torch(given: Problem, pass_name: str, threads: int, device: str, is_autocast: bool = False) -> Subject:
     import torch
 
     torch.set_num_threads(threads)
@@ -186,7 +190,8 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
         return torch.from_numpy(array).to(device)
 
     module, dtype = torch_module(torch, given).to(device), getattr(torch, given.desc.dtype)
-    if given.precision is not None:
+    autocast = torch.autocast(device, torch.bfloat16, enabled=is_autocast and given.precision is not None)
+    if given.precision is not None and not is_autocast:
         module, dtype = reduced_suite.torch_module(torch, module, given)
     if pass_name == "serve":
         return _by_hand(given, _torch_step(torch, module, given.desc))
@@ -208,8 +213,9 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
     def train():
         module.zero_grad(set_to_none=True)
         x.grad = None
-        result = forward()
-        result[0].backward(dy)
+        with autocast:
+            result = forward()
+        result[0].backward(dy.to(result[0].dtype))
         return result
 
     def results(result):
@@ -219,8 +225,8 @@ def _torch(given: Problem, pass_name: str, threads: int, device: str) -> Subject
         arrays = (None if end is None else end.detach().to("cpu", of).numpy() for end in (y, hy, cy))
         arrays = _outputs(*arrays, pass_name)
         if pass_name == "train":
-            arrays["dx"] = x.grad.cpu().numpy()
-            arrays |= {f"d{name}": parameter.grad.cpu().numpy() for name, parameter in module.named_parameters()}
+            arrays["dx"] = x.grad.to("cpu", of).numpy()
+            arrays |= {f"d{name}": one.grad.to("cpu", of).numpy() for name, one in module.named_parameters()}
         return arrays
 
     x.requires_grad_(pass_name == "train")

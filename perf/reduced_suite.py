@@ -1,4 +1,5 @@
-"""Time plans with quantized weights against the same plan without, and against engines with weights of equal width."""
+"""Time plans with quantized weights, and training with products of bfloat16, against the same in float32, and against
+engines with weights of equal width."""
 
 from __future__ import annotations
 
@@ -23,17 +24,27 @@ PRECISIONS: tuple[Precision, ...] = tuple(
     one for one in get_args(Precision) if one != "bfloat16-native" or BFLOAT16_DOT is not None
 )
 CASES = tuple(
-    case._replace(precision=precision, passes=tuple(name for name in case.passes if name != "train"))
+    case._replace(
+        precision=precision, passes=tuple(name for name in case.passes if name != "train" or precision == "bfloat16")
+    )
     for case in cases.CASES
     if case.family in FAMILIES
     for precision in PRECISIONS
 )
 
 
-def refusal(engine: str, case: Case) -> str | None:
+TRAINING = "torch-bfloat16", "torch-float32"
+"""PyTorch's modules of these dtypes; "torch" trains one of float32 under autocast."""
+
+
+def refusal(engine: str, case: Case, pass_name: str) -> str | None:
     """Return why a competitor cannot run a case of quantized weights, or None."""
     if engine == "float32":
         return None
+    if engine in TRAINING:
+        return None if pass_name == "train" else "only in training"
+    if pass_name == "train":
+        return None if engine == "torch" else "has no train"
     if engine == "torch":
         has = ("lstm", "gru") if case.precision == "int8" else tuple(cases.MODES)
         return None if case.desc.mode in has and not case.desc.projected else f"has no {case.precision} of it"

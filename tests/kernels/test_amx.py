@@ -23,7 +23,7 @@ from rnnkit_kernels.machine.registers import VECTOR_BYTES
 SUPPORT = Path(__file__).parents[1] / "support"
 needs_wide_registers = pytest.mark.skipif(VECTOR_BYTES != 64, reason="panels of a CPU without AVX-512 fit no tiles")
 PLANS = """
-import hashlib, json, os, sys
+import hashlib, json, os, sys, warnings
 import numba
 import numpy as np
 import rnnkit
@@ -32,6 +32,13 @@ from rnnkit_kernels.machine import amx
 if os.environ.get("REFUSED"):
     amx.has_tiles = lambda: False
 found, rng = {}, np.random.default_rng(0)
+warnings.simplefilter("ignore", RuntimeWarning)
+
+
+def digest(*arrays):
+    return hashlib.sha256(b"".join(np.where(np.isnan(one), 7, one).tobytes() for one in arrays)).hexdigest()
+
+
 for form in ("bfloat16", "int8"):
     for mode, sizes in json.loads(sys.argv[1]).items():
         for input_size, hidden_size, layers, both, scale in sizes:
@@ -44,8 +51,12 @@ for form in ("bfloat16", "int8"):
                     x[1, count // 2, 0], x[2, 0, -1] = np.nan, np.inf
                 given = {} if count % 2 else {"lengths": rng.integers(0, 4, count)}
                 y, hy, _ = plan.infer(x, **given)
-                bits = b"".join(np.where(np.isnan(one), 7, one).tobytes() for one in (y, hy))
-                found[f"{form} {mode} {desc} {scale} {count}"] = hashlib.sha256(bits).hexdigest()
+                name = f"{form} {mode} {desc} {scale} {count}"
+                found[name] = digest(y, hy)
+                if form == "bfloat16" and count in (1, 5, 33):
+                    result = rnnkit.forward(desc, w, x, **given, precision=form)
+                    gradients = rnnkit.backward(desc, w, result.workspace, result.y)
+                    found[f"training {name}"] = digest(result.y, gradients.dx, gradients.dhx, gradients.dw)
 if len(sys.argv) > 3:  # the last digest again, in a child
     child = os.fork()
     if child == 0:

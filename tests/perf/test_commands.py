@@ -25,7 +25,7 @@ TINY = (
     Case("serve-tiny", rnnkit.RNNDescriptor("gru", 3, 5), 4, 2, passes=("serve",), num_streams=6),
 )
 ONNX_ENGINES = "onnxruntime", "openvino"
-ENGINES = "torch, onnxruntime, openvino, by-hand, unfused, torch-loop, torch-compiled, numba, built-in"
+ENGINES = "torch, torch-bfloat16, torch-float32, onnxruntime, openvino, by-hand, unfused, torch-loop, torch-compiled, numba, built-in"
 NAMES = ["ds2/lstm/infer", "ds2/lstm/train", "step-tiny/lstm/step", "sweep-T4/lstm/infer", "serve-tiny/gru/serve"]
 
 

@@ -74,6 +74,21 @@ def test_competitors_refuse_what_they_lack(monkeypatch, engine, case, because):
     assert baselines.refusal(engine, case, "infer") == because
 
 
+@pytest.mark.parametrize("engine", ["torch", "torch-bfloat16", "torch-float32"])
+def test_training_beside_autocast_and_modules_of_each_dtype(monkeypatch, engine):
+    needs("torch")
+    case = small("lstm", "bfloat16")
+    assert baselines.refusal(engine, case, "train") is None
+    expected = second_results(baselines.reference(case, "train"))
+    for one in engine, "rnnkit":
+        found = second_results(baselines.prepare(one, case, "train", 1))
+        assert check.deviation(found, expected, case.desc, precision="bfloat16") is None
+        assert (check.deviation(found, expected, case.desc) is None) == (one == "torch-float32")
+    assert baselines.refusal("onnxruntime", case, "train") == "has no train"
+    assert baselines.refusal("torch-bfloat16", case, "infer") == "only in training"
+    assert baselines.refusal("torch-bfloat16", small("lstm", None), "train") == "only of products of bfloat16"
+
+
 ON_CPU = [("avx512bf16", None), ("amx-bf16", None), ("avx512f", "has no bfloat16 on this CPU")]
 
 
@@ -84,10 +99,11 @@ def test_openvino_runs_where_the_cpu_has_bfloat16(monkeypatch, feature, because)
     assert baselines.refusal("openvino", small("gru", "bfloat16"), "infer") == because
 
 
-def test_cases_have_a_precision_and_no_training():
+def test_cases_have_a_precision_and_those_of_bfloat16_training():
     names = {cases.row_name(case, name) for case in reduced_suite.CASES for name in case.passes}
     assert {"ds2-int8/lstm/infer", "lm-bfloat16/gru/infer", "step-n1-h1024-int8/lstm/step"} <= names
-    assert not any(name.endswith("/train") for name in names)
+    trained = {name.partition("/")[0] for name in names if name.endswith("/train")}
+    assert {"ds2-bfloat16", "varlen-bfloat16"} <= trained and all(name.endswith("-bfloat16") for name in trained)
     case = next(case for case in reduced_suite.CASES if case.name == "stream-int8/lstm")
     assert cases.streamed_bytes(case, "infer") == 4 * 256 * 256
 
