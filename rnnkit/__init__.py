@@ -38,7 +38,7 @@ Debugging and errors:
     explain, Explanation, Route                how a call of some size runs: route, threads, memory, operations
     BackendError, WorkspaceError
 
-Import these explicitly: rnnkit.training (optimizers, losses, padding), rnnkit.cells, rnnkit.compiled,
+Import these explicitly: rnnkit.training (optimizers, losses, padding), rnnkit.cells, rnnkit.plot, rnnkit.compiled,
 rnnkit.compression, rnnkit.torch, rnnkit.jax, rnnkit.keras, rnnkit.sklearn, rnnkit.interop, rnnkit.distributed.  On the
 command line: python -m rnnkit.
 """

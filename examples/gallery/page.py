@@ -7,8 +7,9 @@ import inspect
 import re
 import sys
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, wrap
 
+from docs.tools.latex import equations_of
 from examples.gallery import chains, gated, grus, lstms, strongly_typed, systems
 from rnnkit import cells
 
@@ -41,28 +42,30 @@ COLUMNS = (
     "cell", "paper", "gates", "states besides h",
     "vectors, scalars, side inputs, random numbers, parameters (with default)", "what is special",
 )  # fmt: skip
-NOTATION = """Names in an equation are gates, states and the other names of the table above, or values that the cell
-computes. The other symbols:
+NOTATION = """The equations are derived from the code of the classes below them. Names are gates, states and the other
+names of the table above, or values that the cell computes. Upright names and Greek letters are parameters.
+Activations that are parameters are shown with their defaults.
 """
 SYMBOLS = {
-    "`h`, `c`; `h'`, `c'`": "a state before the step; the same state after it",
-    "`W`, `R`, `b`, `biases`": "weights of x, recurrent weights and biases, of each gate its own; "
-    "`Wn`, `Rn`, `bn` are those of the gate n",
-    "`bW`, `bR`; `bWn`, `bRn`": "the biases of W and R; those of the gate n",
-    "`bq`": "the bias of R of a gate whose recurrent product is kept separately as q; in LayerNormGRU a vector",
-    "`a_f`": "W x + R h + biases of the gate f",
-    "`same`": "the argument of the function before it, with the gate's own weights",
-    "`s(...)`, `hard_s(...)`": "the logistic function; its piecewise linear form",
-    "`LN(a)`": "(a - mean)/sqrt(variance + eps): in the LSTM over the units of all four gates together, and of c; "
-    "in the GRU over the units of r and z together, and of n",
-    "`w`, `r` in LayerNorm cells": "gains: `wi`, `ri` of the gate i, and so on",
-    "`k` in Regularized and Variational cells": "the dropout mask `keep`: 0, or 1/(1 - `recurrent_dropout`)",
-    "`h~`, `c~`": "h' and c' before zoneout",
-    "`s`, `t`, `u` in ActivatedLSTM": "the activations `gate`, `candidate` and `output`; "
-    "other cells with such parameters are shown with the defaults",
-    "`log f` in SLSTM": "a_f, or log s(a_f) with `sigmoid_forget`",
-    "`x_before`, `V`": "x of the step before, given as the second half of the features; its weights",
-    "`w`, `gamma`, `I` in antisymmetric cells": "the recurrent matrix that is trained; a constant; the identity matrix",
+    r"$x_t$; $h_t$, $c_t$": "the input; the states after step t",
+    "$h_{t-1}$, $c_{t-1}$": "the states before it",
+    "$W_i$, $R_i$": "weights of x and recurrent weights of the gate i; without index if there is one gate",
+    "$b_i$": "its bias, the sum of bW and bR",
+    "$b_n^W$, $b_n^R$": "bW and bR of a gate whose recurrent product is kept separately",
+    r"$\odot$": "the elementwise product",
+    r"$\sigma$, $\operatorname{hard}\sigma$": "the logistic function; its piecewise linear form",
+    r"$\tilde{f}_t$": "the pre-activation of the gate f",
+    r"$\operatorname{LN}(a)$": "(a - mean)/sqrt(variance + eps): in the LSTM over the units of all four gates together, "
+    "and of c; in the GRU over the units of r and z together, and of n",
+    "$r_i$, $w_i$ in LayerNorm cells": "gains of the gate i; `gain_c` is $w_c$, `shift_c` is $b_c$",
+    "$p_i$": "`peephole_i`, a vector",
+    "$k_t$, $k$": "the dropout mask `keep`, 0 or 1/(1 - `recurrent_dropout`): of a step; of all steps",
+    "$d^h_t$, $d^c_t$": "`hold`, `hold_c`: 1 with probability `zoneout`, `zoneout_c`, else 0; in inference this probability",
+    r"$\Delta t$": "`dt`; in LEM $\\Delta t_t$ and $\\overline{\\Delta t}_t$ are the gates ty and tz",
+    "$a_t$ in AUGRU, $c$ in UnICORNN": "the side input `attention`; the vector `pace`",
+    r"$\tilde{f}_t$ in SLSTM": "with `sigmoid_forget` its log s($\\tilde{f}_t$) takes its place",
+    "$x_t$ in TGRU and TLSTM": "x of this step and of the one before: see `beside_the_one_before`",
+    "$R$ in antisymmetric cells": "w - w.T - gamma*I, see `antisymmetric`",
 }
 SAME = "The equations of [SLSTM](#slstm), with four heads: R connects only units of the same head."
 
@@ -78,7 +81,7 @@ def parts_of(kind):
     else:
         text = rest
     found = re.findall(r"(?:^    .*\n?)+", text, re.MULTILINE)
-    equations = "\n\n".join(fitted(dedent(one.strip("\n"))) for one in found)
+    equations = "\n\n".join(dedent(one.strip("\n")) for one in found)
     before = " ".join(text.split("\n    ")[0].split())
     paper = re.match(r".*?(?:arXiv [\d.]*\d|DOI \S*\w|\b(?:19|20)\d\d\b)", before)
     paper = paper[0] if paper else ""
@@ -87,10 +90,10 @@ def parts_of(kind):
     return special.rstrip("."), paper, equations
 
 
-def fitted(equations):
-    """One equation a line, where a line is wider than the site's column."""
-    wide = max(map(len, equations.split("\n"))) > 76
-    return re.sub(r" {3,}", "\n", equations) if wide else equations
+def set_in_lines(latex):
+    """LaTeX in lines of the width of the other pages."""
+    lines = (wrap(line, 76, subsequent_indent="  ", break_long_words=False) for line in latex.splitlines())
+    return "\n".join(part for line in lines for part in line)
 
 
 def linked(paper):
@@ -135,8 +138,10 @@ def page_of(kinds):
     lines += ["", "## Equations", "", NOTATION, "| symbol | meaning |", "|---|---|"]
     lines += [f"| {symbol} | {meaning} |" for symbol, meaning in SYMBOLS.items()]
     for name, kind in kinds.items():
-        equations = parts_of(kind)[2]
-        lines += ["", f"### {name}", "", *(["```", equations, "```"] if equations else [SAME])]
+        place = "rnnkit.cells" if kind.__module__.startswith("rnnkit") else kind.__module__
+        code = ["```{cell-class} " + f"{place}.{name}", "```"]
+        special = [SAME, ""] if "step" in vars(kind) and not parts_of(kind)[2] else []
+        lines += ["", f"### {name}", "", *special, "```{math}", set_in_lines(equations_of(kind)), "```", "", *code]
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.call.gates import activated_gates
 from rnnkit.call.memory import Memory
 from rnnkit.call.options import CallOptions, checked_checkpoint_steps
 from rnnkit.call.pool import Lease, leased
@@ -275,6 +276,58 @@ class Workspace:
             raise ValueError(message("state", "name", f"be {listed}", repr(name)))
         return self.hidden(layer, direction) if name == "h" else self._state("state", name, layer, direction)
 
+    def gates(self, layer: int, direction: int = 0) -> dict[str, np.ndarray]:
+        """Return the activated gates of a layer's cell at every step, for example the forget gate of an LSTM.
+
+        They are taken from what forward saves for backward, and computed from it where a cell saves something else.
+
+        Parameters
+        ----------
+        layer, direction : int
+            As for :meth:`hidden`.
+
+        Returns
+        -------
+        dict of str to ndarray (T, N, H)
+            New arrays by the names that the cell declares: i, f, g, o of an LSTM, r, z, n of a GRU, a of a plain RNN.
+            A gate is what the cell's equations have under its name after its activation, before dropout; where they
+            have nothing under this name, the first function that they apply to the pre-activation, or if there is none
+            the pre-activation. Gates that enter one function together, such as ``tanh(a + v)``, are one entry, under
+            the first name. 0 beyond a sequence's length, and at steps that a mask skips.
+
+        Raises
+        ------
+        WorkspaceError
+            A later forward has overwritten the workspace's memory, or forward ran with `checkpoint_steps`, which does
+            not save every step.
+        BackendError
+            The network ran on a GPU.
+        TypeError, ValueError
+            `layer` or `direction` is not an int, or out of range; ValueError if the equations use a gate in several
+            ways, so that no value of it is the activated one.
+        """
+        self._check_place("gates", layer, direction)
+        self._check_saves_all("gates")
+        if self.record is not None:
+            raise BackendError("gates: only the CPU engine shows gates; run the network on NumPy arrays to read them")
+        steps, size = self.steps, self.desc.hidden_size
+        saved = self.arrays[f"gates_{layer * self.desc.num_directions + direction}"]
+        rows = saved.reshape(-1, saved.shape[-1])  # the steps one after the other, the longest sequence first
+        runs = np.arange(steps.seq_len)[:, None] < steps.lengths
+        running = runs.sum(1)
+        positions = (np.cumsum(running) - running)[:, None] + np.argsort(steps.longest_first)
+
+        def slot(number: int) -> np.ndarray:
+            return rows[positions[runs], number * size : (number + 1) * size]
+
+        found: dict[str, np.ndarray] = {}
+        for name, gate in activated_gates(self.desc.cell, slot).items():
+            found[name] = np.zeros((*runs.shape, size), saved.dtype)
+            found[name][runs] = gate
+            if self.options.mask is not None:
+                found[name] = self.options.mask.spread(found[name])
+        return found
+
     def _state(self, function: str, name: str, layer: int, direction: int) -> Any:
         first, size = self.desc.states.index(name) * self.desc.hidden_size, self.desc.hidden_size
         number = layer * self.desc.num_directions + direction
@@ -282,9 +335,7 @@ class Workspace:
 
     def _states(self, function: str, name: str, direction: int, first: int, size: int) -> Any:
         """Return some columns of the states after every step."""
-        if self.checkpoint_steps is not None:
-            expected = "be None in forward to save the states of every step"
-            raise WorkspaceError(message(function, "checkpoint_steps", expected, self.checkpoint_steps))
+        self._check_saves_all(function)
         if name not in self.arrays:
             exposed = f"cuDNN exposes only the states of hidden({self.desc.num_layers - 1}), not {name}"
             raise BackendError(f"{function}: {exposed}; run the network on NumPy arrays to read them")
@@ -299,6 +350,11 @@ class Workspace:
             view = view if self.lease is None else leased(view, self.lease)
             view.flags.writeable = False
         return view
+
+    def _check_saves_all(self, function: str) -> None:
+        if self.checkpoint_steps is not None:
+            expected = "be None in forward to save the states of every step"
+            raise WorkspaceError(message(function, "checkpoint_steps", expected, self.checkpoint_steps))
 
     def _check_place(self, function: str, layer: int, direction: int) -> None:
         check_workspace(function, self)

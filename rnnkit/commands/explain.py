@@ -6,7 +6,8 @@ import argparse
 from typing import get_args
 
 import rnnkit
-from rnnkit.common.console import Parser, add_option, number
+from rnnkit.common.console import CommandError, Parser, add_option, file_name, number
+from rnnkit.common.pictures import checked_picture, write_picture
 from rnnkit.types import Mode
 
 
@@ -19,12 +20,22 @@ def add_options(parser: Parser) -> None:
     add_option(parser, "--layers", number(int, 1), 1, "number of layers")
     parser.add_argument("--bidirectional", action="store_true", help="run both directions")
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
+    plot = "measure the calls, and draw their time and threads; needs Matplotlib"
+    parser.add_argument("--plot", type=file_name, metavar="FILE.png", help=plot)
     parser.set_defaults(run=explain)
 
 
 def explain(args: argparse.Namespace) -> None:
-    """Print the explanation."""
+    """Print the explanation, and draw it."""
+    path = checked_picture("explain", "--plot", args.plot) if args.plot else None
+    if path is not None and not args.T * args.N:
+        raise CommandError(f"explain: --plot needs at least one step of one sequence, got T={args.T}, N={args.N}")
     desc = rnnkit.RNNDescriptor(
         args.mode, args.input_size, args.hidden_size, args.layers, args.bidirectional, dtype=args.dtype
     )
     print(rnnkit.explain(desc, args.T, args.N))
+    if path is not None:
+        from rnnkit import plot
+
+        write_picture("explain", path, plot.explanation(desc, args.T, args.N))
+        print(f"saved     {path}")

@@ -77,22 +77,27 @@ class RNNDescriptor:
     Notes
     -----
     s is the logistic function, * is the elementwise product, and R h is the recurrent product with the previous output.
+    h' and c' are the states after the step, h and c those before it.
 
-    rnn_relu, rnn_tanh (Elman, "Finding Structure in Time", 1990)::
+    rnn_relu, rnn_tanh (Elman, "Finding Structure in Time", 1990); rnn_relu has max(a, 0) in place of tanh(a)::
 
-        h' = act(W x + R h + bW + bR)
+        h' = tanh(W x + R h + bW + bR)
 
     lstm, gates i f g o (Hochreiter and Schmidhuber, 1997; forget gate: Gers et al., 2000)::
 
         i, f, o = s(W x + R h + bW + bR)        g = tanh(W x + R h + bW + bR)
-        c' = f*c + i*g                          clipped to cell_clip, if given
-        h' = o*tanh(c')                         with projection P (o*tanh(c')), no bias (Sak et al., arXiv 1402.1128)
+        c' = f*c + i*g                          h' = o*tanh(c')
 
-    gru, gates r z n (arXiv 1406.1078: v1, cuDNN and PyTorch reset after the product; v3 and ONNX reset before it)::
+    With `cell_clip`, c' is clipped. With `proj_size`, the output is P h', without bias (Sak et al., arXiv 1402.1128).
+
+    gru, gates r z n, with `reset_after=True` (arXiv 1406.1078v1, cuDNN, PyTorch)::
 
         r, z = s(W x + R h + bW + bR)           h' = (1 - z)*n + z*h
-        n = tanh(Wn x + bWn + r*(Rn h + bRn))   reset_after=True
-        n = tanh(Wn x + bWn + Rn (r*h) + bRn)   reset_after=False
+        n = tanh(Wn x + bWn + r*(Rn h + bRn))
+
+    With `reset_after=False` (arXiv 1406.1078v3, ONNX) R multiplies r*h::
+
+        n = tanh(Wn x + bWn + Rn (r*h) + bRn)
 
     Examples
     --------

@@ -6,13 +6,12 @@ import argparse
 import os
 import sys
 from itertools import islice
-from pathlib import Path
 
-from rnnkit.common import archive
-from rnnkit.common.console import CommandError, optional_import
+from rnnkit.common.pictures import checked_picture, write_picture
 from rnnkit.language_model import corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.console import check_distinct_files
+from rnnkit.plot import training
 
 
 def sample(args: argparse.Namespace) -> None:
@@ -41,15 +40,7 @@ def score(args: argparse.Namespace) -> None:
 
 def plot(args: argparse.Namespace) -> None:
     """Plot the curves of logs as an image."""
-    optional_import("plot", "matplotlib")
-    from rnnkit.language_model import plot as pictures
-
-    out = Path(args.out)
-    if out.suffix.lower() != ".png":
-        raise CommandError(f"plot: --out must end with .png, got {out}")
-    archive.check_target(out)
+    out = checked_picture("plot", "--out", args.out)
     check_distinct_files("plot", [("--out", out)], [("LOG", path) for path in args.logs])
-    figure = pictures.curves(args.logs, args.x)
-    with archive.replacing("plot", out) as file:
-        figure.savefig(file, format="png")
+    write_picture("plot", out, training(args.logs, args.x))
     print(f"saved     {out}")

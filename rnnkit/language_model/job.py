@@ -13,6 +13,7 @@ from typing import Any
 
 from rnnkit.common import archive
 from rnnkit.common.console import USER_ERRORS, CommandError, Parser, error_text, optional_import
+from rnnkit.common.pictures import checked_picture
 from rnnkit.language_model import checkpoint, corpus
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.checkpoint import Record, Saver
@@ -95,6 +96,8 @@ def _job(args: argparse.Namespace, add_options: Callable[[Parser], None], comm: 
     options = _with_defaults(given, known)
     tqdm = None if options.get("quiet") else optional_import("train", "tqdm")
     saver = Saver(Path(options["out"]), options["keep"])
+    if "plot" in options and "log" not in options:
+        raise CommandError("train: --log must be given with --plot, got none; the curves are those of the log")
     log = options.get("log") if comm is None or comm.rank == 0 else None
     _check_places(options, saver, log, known)
     files = options.get("files", [])
@@ -147,6 +150,7 @@ def _record_options(record: Record, options: dict[str, Any]) -> None:
 def _check_places(options: dict[str, Any], saver: Saver, log: str | None, record: Record | None) -> None:
     """Raise if a file cannot be written, or if it is also read or written as another one."""
     own, logs = [("--out", saver.out)], [("--log", Path(log))] if log else []
+    plots = [("--plot", checked_picture("train", "--plot", options["plot"]))] if log and "plot" in options else []
     for name, path in own + logs:
         if path.is_dir() or not path.absolute().parent.is_dir():
             raise CommandError(f"train: {name} must name a file in a folder that exists, got {path}")
@@ -161,9 +165,10 @@ def _check_places(options: dict[str, Any], saver: Saver, log: str | None, record
         archive.check_target(path)
     check_distinct_files("train", best, [*read, *own])
     check_distinct_files("train", logs, [*read, *own, *best])
+    check_distinct_files("train", plots, [*read, *own, *best, *logs])
     names = {*os.listdir(saver.out.absolute().parent), *(os.path.basename(path) for _, path in [*read, *logs])}
     steps = [(KEEP_LABEL, path) for path in saver.later(record.step if record else 0, sorted(names))]
-    check_distinct_files("train", steps, [*read, *logs, *best])
+    check_distinct_files("train", steps, [*read, *logs, *best, *plots])
 
 
 def _texts(files: list[str], expected: str | None = None) -> tuple[corpus.Split, str]:

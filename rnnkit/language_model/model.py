@@ -17,7 +17,7 @@ from rnnkit import training
 from rnnkit.common.numbers import uniform
 from rnnkit.errors import message
 from rnnkit.language_model import files
-from rnnkit.types import HostDType
+from rnnkit.types import CallPrecision, HostDType
 
 ALL_BYTES = np.arange(256, dtype=np.uint8)
 ALPHABET = "alphabet"
@@ -161,6 +161,7 @@ class TextModel:
         count: int,
         seed: int | None = None,
         first_row: int = 0,
+        precision: CallPrecision | None = None,
     ) -> tuple[float, State]:
         """Add the gradient of loss/count over a batch; return the summed loss, and the state after the batch.
 
@@ -179,6 +180,8 @@ class TextModel:
             Seed of the dropout masks and of the cell's noise.
         first_row : int
             The index of this part's first row in the whole batch.
+        precision : {"bfloat16"}, optional
+            Of the network's products, as in :func:`rnnkit.forward`.
 
         Returns
         -------
@@ -187,11 +190,17 @@ class TextModel:
         state : State
             Copies, which stay valid after the next call.
         """
-        scores, state = self.predict(inputs, state, seed=seed, first_row=first_row)
+        scores, state = self.predict(inputs, state, seed=seed, first_row=first_row, precision=precision)
         return self.learn(scores, targets, count=count), state
 
     def predict(
-        self, inputs: np.ndarray, state: State = ZEROS, *, seed: int | None = None, first_row: int = 0
+        self,
+        inputs: np.ndarray,
+        state: State = ZEROS,
+        *,
+        seed: int | None = None,
+        first_row: int = 0,
+        precision: CallPrecision | None = None,
     ) -> tuple[np.ndarray, State]:
         """Run the network as in training; return the scores (T*N, C) before softmax, and the state after the batch.
 
@@ -206,6 +215,7 @@ class TextModel:
             seed=seed,
             first_row=first_row,
             workspace=self._workspace,
+            precision=precision,
         )
         outputs, mask = y.reshape(inputs.size, -1), None
         if self.desc.dropout:

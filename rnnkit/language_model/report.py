@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import sys
 import time
@@ -15,10 +13,9 @@ from typing import Any, NamedTuple, TextIO
 
 from rnnkit.common import archive
 from rnnkit.common.console import CommandError, progress_bar
-from rnnkit.errors import message
+from rnnkit.common.training_log import COLUMNS, lines_of, read_log
 from rnnkit.language_model.training import Run, Step
 
-COLUMNS = "step", "bytes", "seconds", "learning_rate", "gradient_norm", "train_bits", "validation_bits"
 SMOOTHING = 0.98  # exponential smoothing of the displayed bits, per step
 LINE_SECONDS = 10.0  # between two plain lines
 
@@ -205,42 +202,4 @@ def _lines_until(path: str, step: int) -> list[bytes]:
         number = line.partition(b",")[0]
         return not number.isdigit() or int(number) <= step
 
-    return list(takewhile(is_done, _lines(path)))
-
-
-def _lines(path: str | os.PathLike[str]) -> list[bytes]:
-    """Return the lines of a log without an incomplete last one, left by a process that was killed."""
-    with archive.naming(path), open(path, "rb") as file:
-        return [line for line in file.read().splitlines(keepends=True) if line.endswith((b"\n", b"\r"))]
-
-
-def read_log(path: str | os.PathLike[str]) -> list[dict[str, str]]:
-    """Return the rows of a log.
-
-    Raises
-    ------
-    ValueError
-        The file is not a log, or a row is damaged.
-    """
-    where = f"path {os.fspath(path)!r}"
-    text = b"".join(_lines(path)).decode(errors="replace")
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    try:
-        names, rows = tuple(reader.fieldnames or ()), list(reader)
-    except csv.Error as error:  # for example a line of a megabyte
-        raise ValueError(message("read_log", where, "be a CSV file", error)) from error
-    if names != COLUMNS:
-        got = ",".join(names)[:200] or "nothing"
-        raise ValueError(message("read_log", where, f"begin with {','.join(COLUMNS)}", got))
-    for number, row in enumerate(rows, 2):
-        if not _is_row(row):
-            got = f"{list(row.values())} in line {number}"[:400]
-            raise ValueError(message("read_log", where, "have a number in each column", got))
-    return rows
-
-
-def _is_row(row: dict[str, str]) -> bool:
-    try:
-        return int(row["step"]) > 0 and all(value == "" or isinstance(float(value), float) for value in row.values())
-    except (TypeError, ValueError):
-        return False
+    return list(takewhile(is_done, lines_of(path)))

@@ -5,23 +5,27 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rnnkit import distributed
 from rnnkit.common.console import USER_ERRORS, CommandError, Interrupted, Parser, error_text
+from rnnkit.common.pictures import write_picture
 from rnnkit.language_model import sampling, scoring
 from rnnkit.language_model.console import CollectiveError, Signals, deferred_signals
 from rnnkit.language_model.every import Every
 from rnnkit.language_model.job import Job, compare, prepared
 from rnnkit.language_model.report import Progress
 from rnnkit.language_model.training import Run
+from rnnkit.plot import training
 
 logger = logging.getLogger("rnnkit")
 
@@ -138,6 +142,19 @@ def _save(job: Job) -> None:
         _describe(job)
         job.record.log_bits, job.record.log_steps, job.record.log_digest = job.log.state
         job.saver.save(job.run, job.record, state)
+        _draw(job)
+
+
+def _draw(job: Job) -> None:
+    """With --plot, draw the curves of the log once it has a row."""
+    if not job.first or "plot" not in job.options:
+        return
+    log, path = job.options["log"], Path(job.options["plot"])
+    try:
+        if os.path.getsize(log):
+            write_picture("train", path, training(log))
+    except (OSError, ValueError) as error:  # must not end a long run
+        logger.warning("--plot %s failed: %s", path, error_text(error))
 
 
 def _describe(job: Job) -> None:
@@ -160,6 +177,7 @@ def _conclude(job: Job) -> None:
         raise CommandError("train: the weights are not finite after the last step; lower --lr")
     _describe(job)
     model.save(out)
+    _draw(job)
     print(f"speed     {job.speed}")
     print(f"saved     {out}")
     record = job.record

@@ -149,7 +149,13 @@ class Run:
         # are split.
         seed = int(np.random.SeedSequence((settings.seed, self.step)).generate_state(1, np.uint64)[0])
         nats, self.states[number] = self.model.add_gradient(
-            inputs, targets, state, count=self.step_bytes, seed=seed, first_row=part.start
+            inputs,
+            targets,
+            state,
+            count=self.step_bytes,
+            seed=seed,
+            first_row=part.start,
+            precision=settings.precision,
         )
         return nats
 

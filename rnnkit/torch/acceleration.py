@@ -59,12 +59,18 @@ def accelerate(model: nn.Module, *, precision: Precision | None = None) -> Accel
     Changes of weights by PyTorch's operations are noticed, as by optimizers and `load_state_dict`; those through
     `.data` or NumPy arrays only when the module goes from training to evaluation mode.
 
+    Under ``torch.autocast("cpu", torch.bfloat16)``, and with parameters of bfloat16, forward and backward have the
+    ``precision="bfloat16"`` of :func:`rnnkit.forward`.
+
     Examples
     --------
     >>> from torch import nn
     >>> model = nn.ModuleDict({"encoder": nn.GRU(8, 16, bidirectional=True), "last": nn.GRUCell(8, 16).half()})
-    >>> accelerate(model)
-    Acceleration(changed=('encoder',), left={'last': 'its parameters are torch.float16, not float32 or float64'})
+    >>> changed, left = accelerate(model)
+    >>> changed
+    ('encoder',)
+    >>> left
+    {'last': 'its parameters are torch.float16, not float32, float64 or bfloat16'}
     """
     if checked_precision("accelerate", precision) is not None:
         cpu_module("reduced").check_instruction("accelerate", precision)

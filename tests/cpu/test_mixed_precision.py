@@ -71,10 +71,11 @@ def rounded_products(monkeypatch):
     return torch
 
 
+@pytest.mark.parametrize("rows", [5, 1])
 @pytest.mark.parametrize("cell", CELLS)
-def test_values_and_gradients_are_those_of_rounded_products(rounded_products, cell):
+def test_values_and_gradients_are_those_of_rounded_products(rounded_products, cell, rows):
     """One step: after more, the last bit of a sum decides how the next product rounds it."""
-    torch, problem = rounded_products, problem_of(cell, **SIZES | {"seq_len": 1})
+    torch, problem = rounded_products, problem_of(cell, **SIZES | {"seq_len": 1, "batch_size": rows})
     leaves = [torch.tensor(np.float64(one), requires_grad=True) for one in (problem.w, problem.x, problem.hx)]
     cx = tuple(torch.tensor(np.float64(one)) for one in arrays_of(problem.cx))
     y = unrolled(problem.desc, "torch")(*leaves, None if not cx else cx if len(cx) > 1 else cx[0]).y
@@ -160,6 +161,29 @@ def test_dropout_noises_masks_and_given_dw_are_those_of_full_precision():
     start = np.ones_like(problem.w)
     added = gradients(problem, result.workspace, dw=start.copy()).dw
     assert_close("dw", added, found.dw + start, "float32")
+    rows = gradients(problem, result.workspace, per_sequence=True)
+    assert_same_bits("dx", rows.dx, found.dx)
+    assert_close("dw", rows.dw.sum(0), found.dw, "float32")
+
+
+def test_calls_of_both_precisions_share_memory():
+    problem = Problem("gru", **SIZES)
+    plain = problem.forward()
+    expected = {None: (plain, gradients(problem, plain.workspace)), "bfloat16": trained(problem)}
+    expected = {
+        key: [one.copy() for one in (result[0], found.dx, found.dw)] for key, (result, found) in expected.items()
+    }
+    workspace = None
+    for precision in (None, "bfloat16", None, "bfloat16"):
+        result = problem.forward(precision=precision, workspace=workspace)
+        workspace, found = result.workspace, gradients(problem, result.workspace)
+        for name, one, other in zip(
+            ("y", "dx", "dw"), (result.y, found.dx, found.dw), expected[precision], strict=True
+        ):
+            assert_same_bits(name, one, other)
+        assert_same_bits(
+            "y", rnnkit.infer(problem.desc, *problem.inputs, precision=precision).y, expected[precision][0]
+        )
 
 
 @pytest.mark.parametrize(

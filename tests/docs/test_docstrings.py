@@ -77,7 +77,7 @@ NEEDED = {
     "rnnkit.keras": "keras",
     "rnnkit.torch": "torch",
     "rnnkit.sklearn": "sklearn",
-    "rnnkit.language_model.plot": "matplotlib",
+    "rnnkit.plot": "matplotlib",
 }
 
 

@@ -1,4 +1,4 @@
-"""The programs of the gallery: each runs as it is, and its page shows what it prints."""
+"""The programs of the gallery that print: each runs as it is, and its page shows what it prints."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 from installed import needs_installed
 from repository import ROOT
 
-PAGE = (ROOT / "docs" / "examples.md").read_text()
+PAGES = sorted((ROOT / "docs" / "programs").glob("*.md"))
 FILES = sorted((ROOT / "examples").glob("[!_]*.py"))
 PROGRAMS = {path.stem: path for path in FILES}
 NEEDS = {name: ["torch"] for name in ("accelerate_pytorch", "gradient_penalty", "meta_learning")}
@@ -19,12 +19,16 @@ TIME = rf" *(?:{NUMBER}|\.\.\.) *(?:ms|us|s|x|threads)\b"  # the machine's own: 
 
 
 def shown():
-    """Program -> what it prints, on the page."""
-    section = r"^```\{literalinclude\} \.\./examples/(\w+)\.py\n:language: python\n```$.*?^```text\n(.*?)^```$"
-    return dict(re.findall(section, PAGE, re.MULTILINE | re.DOTALL))
+    """Program -> what it prints, on its page."""
+    section = r"^```\{literalinclude\} \.\./\.\./examples/(\w+)\.py\n:language: python\n```$.*?^```text\n(.*?)^```$"
+    found = {page: re.findall(section, page.read_text(), re.MULTILINE | re.DOTALL) for page in PAGES}
+    assert [
+        page.name for page, own in found.items() if [name for name, _ in own] != [page.stem.replace("-", "_")]
+    ] == []
+    return dict(one for own in found.values() for one in own)
 
 
-def test_page_has_every_program():
+def test_every_program_has_a_page():
     assert shown().keys() == PROGRAMS.keys()
 
 

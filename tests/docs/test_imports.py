@@ -19,8 +19,19 @@ KERNELS = ROOT / "kernels" / "rnnkit_kernels"
 # engines (cpu, cuda) do not check their arguments. An application imports public rooms alone, and common helpers.
 DIRECTION = {
     "__main__": {"commands"},
-    "commands": {"__init__", "training", "cells", "common", "kernels", "kernels.cells", "types", "errors"},
-    "language_model": {"__init__", "distributed", "training", "compression", "cells", "common", "types", "errors"},
+    "commands": {"__init__", "plot", "training", "cells", "common", "kernels", "kernels.cells", "types", "errors"},
+    "language_model": {
+        "__init__",
+        "plot",
+        "distributed",
+        "training",
+        "compression",
+        "cells",
+        "common",
+        "types",
+        "errors",
+    },  # fmt: skip
+    "plot": {"__init__", "common", "errors"},
     "sklearn": {"network", "training", "call", "descriptor", "common", "errors"},
     "interop": {"network", "call", "descriptor", "common", "kernels.cells", "types", "errors"},
     "keras": {"network", "interop", "torch", "jax", "cells", "call", "descriptor", "common", "errors"},

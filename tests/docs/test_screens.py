@@ -11,7 +11,8 @@ from repository import ROOT
 NAMES = [
     "index", "examples", "tutorials/classifier", "tutorials/pytorch", "how-to/own-cells", "how-to/browser",
     "reference/api", "reference/cells-of-papers", "reference/command-line", "reference/generated/rnnkit.LSTM",
-    "explanation/layouts", "explanation/performance",
+    "explanation/layouts", "explanation/performance", "gallery/gate_over_time", "programs/own-cell",
+    "reference/generated/rnnkit.cells.LayerNormLSTM", "reference/glossary",
 ]  # fmt: skip
 pytestmark = [pytest.mark.weekly, pytest.mark.skipif(chromium.PROGRAM is None, reason="needs Chromium")]
 TOO_WIDE = """(() => {
@@ -32,6 +33,7 @@ DARK_GROUNDS = """[...document.querySelectorAll("article img")].filter(one => {
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     needs_installed("sphinx", "numpydoc", "myst_parser", "pydata_sphinx_theme", "sphinx_copybutton", "sphinx_design")
+    needs_installed("sphinx_gallery", "sphinx-mathjax-offline")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-d", folder / "doctrees", "docs", folder / "html"]
     subprocess.run(command, cwd=ROOT, check=True)
@@ -47,6 +49,7 @@ def shown(site, name, width, scheme="light"):
     page.value("document.title = 'left'")
     page._call("Page.navigate", url=f"{address}/{name}.html")
     page.wait('document.title !== "left" && document.readyState === "complete"')
+    page.value("window.MathJax?.startup ? MathJax.startup.promise.then(() => 1) : 1")  # equations are set
     return page
 
 
@@ -64,3 +67,12 @@ def test_pictures_have_a_light_ground_in_dark_mode(site):
         assert page.value(DARK_GROUNDS) == [], name
         seen += page.value('document.querySelectorAll("article img").length')
     assert seen > 5
+
+
+def test_equations_are_set_without_the_network(site):
+    for name in ("reference/generated/rnnkit.cells.LayerNormLSTM", "reference/glossary"):
+        page = shown(site, name, 1400)
+        assert page.value('document.querySelectorAll("mjx-container svg").length') > 2
+        assert page.value('document.querySelectorAll("[data-mjx-error]").length') == 0
+        loaded = "performance.getEntriesByType('resource').map(one => one.name)"
+        assert page.value(f"{loaded}.filter(one => !one.startsWith(location.origin))") == []

@@ -20,11 +20,15 @@ LANDS = {  # a page, and what a reader searches for who must find it among the f
     "explanation/engine": ("work stealing", "worker thread", "thread pool", "wavefront"),
 }
 FIRST = 3  # so many of the results count
+NEEDED = (
+    "sphinx", "numpydoc", "myst_parser", "pydata_sphinx_theme", "sphinx_copybutton", "sphinx_design",
+    "sphinx_gallery", "sphinx-mathjax-offline",
+)  # fmt: skip
 
 
 @pytest.mark.nightly
 def test_site_has_every_name_and_search_finds_the_pages(tmp_path):
-    needs_installed("sphinx", "numpydoc", "myst_parser", "pydata_sphinx_theme", "sphinx_copybutton", "sphinx_design")
+    needs_installed(*NEEDED)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-d", tmp_path / "doctrees", "docs"]
     run = subprocess.run([*command, tmp_path / "html"], cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
@@ -32,7 +36,14 @@ def test_site_has_every_name_and_search_finds_the_pages(tmp_path):
     names = {f"{module}.{name}" for module, names in PUBLIC_OF.items() for name in names}
     assert {path.stem for path in generated.glob("*.html")} == names
     shown = re.sub("<[^>]*>", "", (generated / "rnnkit.RNNDescriptor.html").read_text())
-    assert "n = tanh(Wn x + bWn" in shown and "Parameters:" in shown
+    assert r"n_t &amp;= \tanh(W_n x_t + b_n^W" in shown and "Parameters:" in shown
+    scripts = re.findall(r'<script[^>]* src="([^"]*)"', (generated / "rnnkit.cells.LEM.html").read_text())
+    assert any("tex-svg.js" in one for one in scripts) and [one for one in scripts if "://" in one] == []
+    assert (tmp_path / "html" / "_static" / "tex-svg.js").stat().st_size > 1_000_000
+    drawn = {path.stem: path.read_text() for path in (tmp_path / "html" / "gallery").glob("*.html")}
+    assert len(drawn) >= 12
+    wanted = "Total running time", ".ipynb", "sphx-glr-single-img"
+    assert {name: one for name, text in drawn.items() if (one := [part for part in wanted if part not in text])} == {}
     index = Index((tmp_path / "html" / "searchindex.js").read_text())
     found = {(page, words): index.search(words)[:FIRST] for page, several in LANDS.items() for words in several}
     assert {asked: pages for asked, pages in found.items() if asked[0] not in pages} == {}

@@ -14,7 +14,7 @@ from messages import one_line_says
 from optional import needs
 from training_runs import assert_refused
 
-import rnnkit
+import rnnkit.plot
 from rnnkit.language_model import corpus, sampling, scoring
 from rnnkit.language_model import model as textmodel
 from rnnkit.language_model.report import COLUMNS
@@ -85,9 +85,7 @@ def test_score_refuses_empty_and_missing_files(run, tmp_path):
 def plot():
     """The module; without Matplotlib these tests are skipped, but not in continuous integration."""
     needs("matplotlib")
-    from rnnkit.language_model import plot
-
-    return plot
+    return rnnkit.plot
 
 
 @pytest.fixture
@@ -106,7 +104,7 @@ def logs(tmp_path):
     [("steps", 1, "steps"), ("bytes", 1e-3, "training text read (MB)"), ("minutes", 1 / 600, "time (min)")],
 )
 def test_curves_are_those_of_the_logs(plot, logs, x, unit, label):
-    (axes,) = plot.curves(list(map(str, logs)), x).axes
+    (axes,) = plot.training(logs, x).axes
     lines = {line.get_label(): line.get_xydata() for line in axes.get_lines()}
     assert list(lines) == ["one, training", "one, validation", "two, training"]
     np.testing.assert_allclose(lines["one, training"], [(step * unit, 8 / step) for step in range(1, 9)])

@@ -52,6 +52,7 @@ def test_training_lowers_the_loss_deterministically():
         {},
         {"mode": "gru", "layers": 2, "dropout": 0.3},
         {"accumulate": 3, "weight_decay": 0.1},
+        {"precision": "bfloat16"},
         {"mode": "rnn_tanh"},
         {"recurrent_dropout": 0.2, "zoneout": 0.1},
     ],
@@ -91,9 +92,9 @@ def test_each_step_has_its_own_rate_and_dropout_seed(monkeypatch):
     for _ in range(2):
         run, seeds = new_run(accumulate=2, seed=5), []
 
-        def record(inputs, targets, state, count, seed, first_row, seeds=seeds, add=run.model.add_gradient):
-            seeds.append((seed, first_row))
-            return add(inputs, targets, state, count=count, seed=seed, first_row=first_row)
+        def record(*batch, seeds=seeds, add=run.model.add_gradient, **options):
+            seeds.append((options["seed"], options["first_row"]))
+            return add(*batch, **options)
 
         monkeypatch.setattr(run.model, "add_gradient", record)
         rates = [step.rate for step in advanced(run, 20)]
@@ -115,7 +116,7 @@ def test_learning_rate_rises_and_falls_to_zero():
 def test_state_is_zero_at_each_pass_and_carried_within(monkeypatch):
     run, seen = new_run(text=bytes(16), batch=2, seq_len=3), []
 
-    def record(inputs, targets, state, count, seed, first_row):
+    def record(inputs, targets, state, **options):
         seen.append(state.hx)
         return 0.0, state._replace(hx=len(seen))
 

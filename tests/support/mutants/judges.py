@@ -24,6 +24,7 @@ _ROOMS = {
     "rnnkit/language_model": "language_model commands training/test_readout.py",
     "rnnkit/native": "native",
     "rnnkit/network": "network cpu interop/test_networks.py docs/test_docstrings.py docs/test_types.py",
+    "rnnkit/plot": "plot language_model/test_score_and_plot.py docs/test_docstrings.py",
     "rnnkit/sklearn": "sklearn",
     "rnnkit/torch": "torch",
     "rnnkit/training": "training kernels/test_training.py",

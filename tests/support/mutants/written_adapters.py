@@ -69,7 +69,7 @@ FAULTS = {
         ("a network may have side inputs", " or desc.bidirectional or desc.inputs_size:", " or desc.bidirectional:"),
         ("a letter may stand twice", "alphabet[1:] <= alphabet", "alphabet[1:] < alphabet"),
     ],
-    "rnnkit/language_model/plot.py": [
+    "rnnkit/plot/curves.py": [
         ("time is drawn in seconds", '("seconds", 60,', '("seconds", 1,'),
     ],
     "rnnkit/language_model/coding.py": [
