@@ -119,7 +119,7 @@ def process(app, what, name, found, options, lines):
 
 
 def is_skipped(app, what, name, found, skip, options):
-    """Skip the fields of a cell's tuple, of which Python only says "Alias for field number 1"."""
+    """Skip the fields of a cell's tuple, which Python calls aliases."""
     return True if type(found).__name__ == "_tuplegetter" else None
 
 

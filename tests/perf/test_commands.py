@@ -25,7 +25,6 @@ TINY = (
     Case("serve-tiny", rnnkit.RNNDescriptor("gru", 3, 5), 4, 2, passes=("serve",), num_streams=6),
 )
 ONNX_ENGINES = "onnxruntime", "openvino"
-ENGINES = "torch, torch-bfloat16, torch-float32, onnxruntime, openvino, by-hand, unfused, torch-loop, torch-compiled, numba, built-in"
 NAMES = ["ds2/lstm/infer", "ds2/lstm/train", "step-tiny/lstm/step", "sweep-T4/lstm/infer", "serve-tiny/gru/serve"]
 
 
@@ -155,7 +154,7 @@ def test_unreadable_report_is_refused(arguments, where, fact, tmp_path, capsys):
     ("arguments", "option", "facts"),
     [
         ("run --threads 2,0", "--threads", [1, "2,0"]),
-        ("run --against jax", "--against", [f"{ENGINES}, float32", "jax"]),
+        ("run --against jax", "--against", [", ".join(baselines.COMPETITORS), "jax"]),
         ("startup --modes gru,no", "--modes", ["rnn_relu, rnn_tanh, lstm, gru", "no"]),
     ],
 )
