@@ -166,8 +166,10 @@ def test_dropout_noises_masks_and_given_dw_are_those_of_full_precision():
     assert_close("dw", rows.dw.sum(0), found.dw, "float32")
 
 
-def test_calls_of_both_precisions_share_memory():
-    problem = Problem("gru", **SIZES)
+# With one unit and feature the packed weights have the same size in both.
+@pytest.mark.parametrize("fields", [{"bidirectional": True}, {"input_size": 1, "hidden_size": 1}])
+def test_calls_of_both_precisions_share_memory(fields):
+    problem = Problem("gru", **SIZES | fields)
     plain = problem.forward()
     expected = {None: (plain, gradients(problem, plain.workspace)), "bfloat16": trained(problem)}
     expected = {
