@@ -8,7 +8,7 @@ the equations as expressions; equal expressions are one object.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -60,7 +60,14 @@ class _Refused(Exception):
     """A gate that cannot be given, and why: what it must be, what it is, and the cure."""
 
 
-def activated_gates(cell: Any, slot: Callable[[int], np.ndarray]) -> dict[str, np.ndarray]:
+def joined_gates(cell: Any) -> dict[str, tuple[str, ...]]:
+    """Return the entries of a cell's activated gates, and which gates enter the same function, in order."""
+    return _recipe(type(cell))[2]
+
+
+def activated_gates(
+    cell: Any, slot: Callable[[int], np.ndarray], names: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
     """Return the activated gates of a cell, in the order of its gates.
 
     Parameters
@@ -69,6 +76,8 @@ def activated_gates(cell: Any, slot: Callable[[int], np.ndarray]) -> dict[str, n
         With its parameters.
     slot : callable
         Returns a copy of what forward has left in a slot of the gate buffer, given its number.
+    names : sequence of str, optional
+        The entries to return. None: all that can be computed from the slots.
 
     Returns
     -------
@@ -79,25 +88,39 @@ def activated_gates(cell: Any, slot: Callable[[int], np.ndarray]) -> dict[str, n
     Raises
     ------
     ValueError
-        A gate cannot be computed from the slots.
+        A gate of these names, or each gate, cannot be computed from the slots; or there is none of a name.
     """
     kind: Any = type(cell)
-    gates, saved = _recipe(kind)
+    gates, saved, joined = _recipe(kind)
+    refused: list[ValueError] = []
     found: dict[str, np.ndarray] = {}
-    for name, gate in gates.items():
+    for name in gates if names is None else names or [None]:
         try:
+            gate = gates[name] if name in gates else _unknown(name, joined)
             if isinstance(gate, _Refused):
                 raise gate
             found[name] = _value(gate, cell, saved, slot)
         except _Refused as error:
-            where = f"the gate {name} of {kind.__name__}"
-            raise ValueError(message("gates", where, *error.args)) from None
+            where = f"the gate {name} of {kind.declaration.name}" if name in gates else "names"
+            refused.append(ValueError(message("gates", where, *error.args)))
+    if refused and (names is not None or not found):
+        raise refused[0]
     return found
 
 
+def _unknown(name: Any, joined: dict[str, tuple[str, ...]]) -> _Refused:
+    """Return why there is no entry of a name."""
+    for owner, members in joined.items():
+        if name in members:
+            return _Refused("name an entry", repr(name), f'it enters one function with "{owner}": ask for that')
+    known = ", ".join(f'"{owner}"' for owner in joined)
+    return _Refused(f"be some of {known}", "none" if name is None else repr(name))
+
+
 @lru_cache(64)
-def _recipe(kind: Any) -> tuple[dict[str, Any], dict[Expression, int]]:
-    """Return the expression of each activated gate, or why there is none; and the slot of each saved expression."""
+def _recipe(kind: Any) -> tuple[dict[str, Any], dict[Expression, int], dict[str, tuple[str, ...]]]:
+    """Return the expression of each activated gate, or why there is none; the slot of each saved expression; and the
+    gates that each activated one is made of."""
     declaration: Any = kind.declaration
     numbers = {name: number for number, name in enumerate(declaration.slots)}
     written = {name for stage in declaration.stages if not stage.is_gradient for name in stage.writes}
@@ -114,11 +137,12 @@ def _recipe(kind: Any) -> tuple[dict[str, Any], dict[Expression, int]]:
         read = {name: expression("read", Value(name, "slot")) for name in written & {*numbers}}
         refused = _Refused("be written by a stage under this name", "equations that cannot be read")
         gates = {gate.name: read.get(gate.name, refused) for gate in declaration.gates}
-        return gates, {one: numbers[name] for name, one in read.items()}
+        return gates, {one: numbers[name] for name, one in read.items()}, {name: (name,) for name in gates}
     for name, value in equations.inputs.items():
         if name in numbers and name not in written:
             saved.setdefault(expression("read", value), numbers[name])
-    return _gates(declaration, equations), saved
+    gates, joined = _gates(declaration, equations)
+    return gates, saved, joined
 
 
 def _read(kind: Any, inputs: dict[str, Value]) -> _Equations:
@@ -150,9 +174,9 @@ def _saved(derivation: Derivation, numbers: dict[str, int]) -> dict[Expression, 
     return {one: numbers[slots.of[value]] for value, one in zip(values, made, strict=True)}
 
 
-def _gates(declaration: Any, equations: _Equations) -> dict[str, Any]:
-    """Return the expression of each activated gate, or why there is none. Of gates with the same one, only that which
-    has it by its name is in the result, or the first."""
+def _gates(declaration: Any, equations: _Equations) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
+    """Return the expression of each activated gate, or why there is none, and the gates it is made of. Of gates with
+    the same one, only that which has it by its name is in the result, or the first."""
     found: dict[str, Any] = {}
     by_name: dict[str, bool] = {}
     for gate in declaration.gates:
@@ -164,7 +188,8 @@ def _gates(declaration: Any, equations: _Equations) -> dict[str, Any]:
     def owner(one: Any) -> str:
         return max((name for name in found if found[name] is one), key=by_name.__getitem__)
 
-    return {name: one for name, one in found.items() if name == owner(one)}
+    gates = {name: one for name, one in found.items() if name == owner(one)}
+    return gates, {name: tuple(other for other in found if found[other] is one) for name, one in gates.items()}
 
 
 def _activated(name: str, equations: _Equations) -> tuple[Expression, bool]:
@@ -256,7 +281,7 @@ def _value(one: Expression, cell: Any, saved: dict[Expression, int], slot: Calla
         return getattr(cell, one.arguments[0])
     if one.op == "read" or one.op is mean:
         source = "a mean" if one.op is mean else one.arguments[0].name
-        raise _Refused("be computed from what forward saves", f"one that depends on {source}")
+        raise _Refused("be computed from what forward saves", f"one that depends on {source}, which it does not save")
     values = [_value(part, cell, saved, slot) for part in one.operands]
     return _OPERATORS[one.op](*values) if one.op in _OPERATORS else _applied(one.op, values)
 

@@ -276,7 +276,7 @@ class Workspace:
             raise ValueError(message("state", "name", f"be {listed}", repr(name)))
         return self.hidden(layer, direction) if name == "h" else self._state("state", name, layer, direction)
 
-    def gates(self, layer: int, direction: int = 0) -> dict[str, np.ndarray]:
+    def gates(self, layer: int, direction: int = 0, *, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Return the activated gates of a layer's cell at every step, for example the forget gate of an LSTM.
 
         They are taken from what forward saves for backward, and computed from it where a cell saves something else.
@@ -285,6 +285,8 @@ class Workspace:
         ----------
         layer, direction : int
             As for :meth:`hidden`.
+        names : sequence of str, optional
+            The gates to return, in this order. None: all that can be computed from what forward saves.
 
         Returns
         -------
@@ -303,8 +305,9 @@ class Workspace:
         BackendError
             The network ran on a GPU.
         TypeError, ValueError
-            `layer` or `direction` is not an int, or out of range; ValueError if the equations use a gate in several
-            ways, so that no value of it is the activated one.
+            `layer` or `direction` is not an int, or out of range; ValueError if there is no gate of a name, or none at
+            all: the equations use it in several ways, so that no value of it is the activated one, or forward does not
+            save what it depends on.
         """
         self._check_place("gates", layer, direction)
         self._check_saves_all("gates")
@@ -321,7 +324,7 @@ class Workspace:
             return rows[positions[runs], number * size : (number + 1) * size]
 
         found: dict[str, np.ndarray] = {}
-        for name, gate in activated_gates(self.desc.cell, slot).items():
+        for name, gate in activated_gates(self.desc.cell, slot, names).items():
             found[name] = np.zeros((*runs.shape, size), saved.dtype)
             found[name][runs] = gate
             if self.options.mask is not None:

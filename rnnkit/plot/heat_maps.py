@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit import BackendError, Workspace
+from rnnkit.call.gates import joined_gates
 from rnnkit.errors import message, wrong_type
 from rnnkit.plot.figures import BLANK, new_figure, whole_numbers
 
@@ -30,7 +31,8 @@ def gates(
     sequence : int
         0..N-1.
     names : sequence of str, optional
-        The gates to draw, in this order. Default: all that :meth:`rnnkit.Workspace.gates` returns.
+        The gates to draw, in this order. Default: all that :meth:`rnnkit.Workspace.gates` returns. Gates that enter one
+        function together are one heat map, titled with all their names.
 
     Returns
     -------
@@ -49,9 +51,10 @@ def gates(
         As :meth:`rnnkit.Workspace.gates`.
     """
     _check("gates", workspace, sequence)
-    found = workspace.gates(layer, direction)
-    names = _checked_names("gates", names, list(found))
-    return _drawn("gates", workspace, {name: found[name] for name in names}, layer, direction, sequence)
+    names = [names] if isinstance(names, str) else names
+    found, joined = workspace.gates(layer, direction, names=names), joined_gates(workspace.desc.cell)
+    titled = {", ".join(joined[name]): one for name, one in found.items()}
+    return _drawn("gates", workspace, titled, layer, direction, sequence)
 
 
 def states(

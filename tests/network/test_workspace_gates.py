@@ -196,9 +196,9 @@ def drawn_for(kind, seed):
     return {name: rng.uniform(0.2, 1.2, None if name in scalars else 3) * rng.choice([-1, 1]) for name in names}
 
 
-def gates_of(kind, drawn):
+def gates_of(kind, drawn, names=None):
     saved = slots_after(kind, drawn)
-    return activated_gates(kind, lambda number: saved[number].copy())
+    return activated_gates(kind, lambda number: saved[number].copy(), names)
 
 
 def normalised(rows):
@@ -416,5 +416,20 @@ def test_gates_of_own_cells():
     ],
 )
 def test_gates_that_are_no_single_value_are_refused(kind, text):
+    name = text.split()[2]
     with raises(ValueError, f"gates: {text}"):
-        gates_of(kind, drawn_for(kind, 0))
+        gates_of(kind, drawn_for(kind, 0), names=[name])
+
+
+def test_gates_that_cannot_be_computed_are_left_out():
+    found = gates_of(Overwritten(), drawn_for(Overwritten(), 0))
+    assert found and "n" not in found
+
+
+def test_gates_that_enter_one_function_are_one_entry():
+    workspace = rnnkit.Network(cells.CoRNN(), 3, 4, seed=0).forward(np.ones((2, 1, 3), np.float32)).workspace
+    assert [*workspace.gates(0)] == ["a"] and [*workspace.gates(0, names=["a"])] == ["a"]
+    with raises(ValueError, "gates: names | name an entry | 'v' | \"a\""):
+        workspace.gates(0, names=["v"])
+    with raises(ValueError, "gates: names | \"a\" | 'other'"):
+        workspace.gates(0, names=["other"])
