@@ -65,7 +65,7 @@ SYMBOLS = {
     "$a_t$ in AUGRU, $c$ in UnICORNN": "the side input `attention`; the vector `pace`",
     r"$\tilde{f}_t$ in SLSTM": "with `sigmoid_forget` its log s($\\tilde{f}_t$) takes its place",
     "$x_t$ in TGRU and TLSTM": "x of this step and of the one before: see `beside_the_one_before`",
-    "$R$ in antisymmetric cells": "w - w.T - gamma*I, see `antisymmetric`",
+    "$R$ in antisymmetric cells": "w - w.T - gamma*I: `antisymmetric` in examples/gallery/systems.py",
 }
 SAME = "The equations of [SLSTM](#slstm), with four heads: R connects only units of the same head."
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import rnnkit
-from rnnkit.cells import Relu, Sigmoid, Softplus, Tanh
-from rnnkit.common.console import Parser
+from rnnkit.cells import CellError, Relu, Sigmoid, Softplus, Tanh
+from rnnkit.commands.cells import PLACE, named_cell
+from rnnkit.common.console import CommandError, Parser
 
 _ACTIVATIONS = {"sigmoid": Sigmoid(), "tanh": Tanh(), "relu": Relu(), "softplus": Softplus()}
 
@@ -15,6 +17,7 @@ def add_options(parser: Parser) -> None:
     """Add the options of the command."""
     parser.description = "Write a saved network as C files that compute the same bits."
     parser.add_argument("file", metavar="FILE", help="of net.save")
+    parser.add_argument("--cell", metavar="CELL", help=f"of the network, if it is your own: {PLACE}")
     parser.add_argument("folder", metavar="FOLDER", help="gets NAME.c, NAME.h and NAME_test.c")
     parser.add_argument(
         "--name", default="model", help="name of the files, and start of the names in C (default: model)"
@@ -34,7 +37,7 @@ def add_options(parser: Parser) -> None:
 def export(args: argparse.Namespace) -> None:
     """Write the files, and print their names."""
     activation = None if args.activation is None else _ACTIVATIONS[args.activation]
-    net = rnnkit.load(args.file)
+    net = rnnkit.load(args.file, cell=_cell(args.cell))
     for path in net.export_c(
         args.folder,
         args.name,
@@ -47,3 +50,14 @@ def export(args: argparse.Namespace) -> None:
         print(path)
     if args.check:
         print("all bits are those of rnnkit")
+
+
+def _cell(place: str | None) -> Any:
+    """Return the class of a cell that is named on the command line."""
+    if place is None:
+        return None
+    try:
+        found = named_cell("export", "--cell", place)
+    except CellError as error:
+        raise CommandError(str(error)) from error
+    return found if isinstance(found, type) else type(found)

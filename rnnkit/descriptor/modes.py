@@ -60,6 +60,8 @@ def not_a_cell(function: str, argument: str, expected: str, value: Any) -> TypeE
     kind = value if isinstance(value, type) else type(value)
     if any(isinstance(one, Stage) for one in vars(kind).values()):
         got, cure = f"{kind.__name__} without its decorator", "decorate the class with @rnnkit.cells.cell"
+        if hasattr(kind, "declaration"):
+            got, cure = f"an object of {kind.__name__}", f"pass {kind.__name__}: the file has its parameters"
         return TypeError(message(function, argument, f"be {expected}", got, cure))
     return wrong_type(function, argument, expected, value)
 
@@ -231,7 +233,8 @@ def _check_source(kind: type, source: Any) -> None:
     except Unresolved as error:
         raise ValueError(f"a source that cannot be compared: {kind.__name__} {error}{hint}") from None
     if source != own:
-        raise ValueError(f"{kind.__name__} with other equations (source {source}, here {own}){hint}")
+        theirs, ours = (str(one)[:8] for one in (source, own))
+        raise ValueError(f"{kind.__name__} with other equations (source {theirs}, here {ours}){hint}")
 
 
 def _shipped(name: Any, source: Any) -> type | None:

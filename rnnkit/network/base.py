@@ -250,7 +250,7 @@ class BaseNetwork(NetworkFiles, Generic[States]):
         hx : ndarray (L*D, N, P), optional
             Initial hidden state. None: zeros.
         cx : ndarray (L*D, N, H), optional
-            Initial cell state, LSTM only. None: zeros. A tuple of arrays for a cell with several states.
+            Initial cell state, of an LSTM or a cell with states. None: zeros. A tuple of arrays for several states.
         lengths, mask, inputs, resets, initial : optional
             Lengths of the sequences, steps to skip, side inputs and resets, as for :func:`rnnkit.forward`.
         seed, first_row : int, optional
@@ -307,7 +307,7 @@ class BaseNetwork(NetworkFiles, Generic[States]):
         dhy : ndarray (L*D, N, P), optional
             Gradient of hy. None: zeros.
         dcy : ndarray (L*D, N, H), optional
-            Gradient of cy, LSTM only. None: zeros.
+            Gradient of cy, of an LSTM or a cell with states. None: zeros.
         dw : ndarray (num_weights,), optional
             Buffer to which the weight gradient is added. None: a new array.
         per_sequence : bool, optional

@@ -78,7 +78,7 @@ class Plan(Generic[States]):
         hx : ndarray (L*D, N, P), optional
             Initial hidden state. None: zeros.
         cx : ndarray (L*D, N, H), optional
-            Initial cell state, LSTM only. None: zeros. A tuple of arrays for a cell with several states.
+            Initial cell state, of an LSTM or a cell with states. None: zeros. A tuple of arrays for several states.
         lengths : array_like (N,) of int, optional
             Length of each sequence, 0..T; the order does not matter. None: T for all.
         mask : array_like (T, N) of bool, integers or floats that are 0 or 1, optional
@@ -123,7 +123,7 @@ class Plan(Generic[States]):
         hx : ndarray (L, N, P), optional
             Hidden state before the step. None: zeros, or the network's own.
         cx : ndarray (L, N, H), optional
-            Cell state before the step, LSTM only. None: zeros. A tuple of arrays for a cell with several states.
+            Cell state before the step, of an LSTM or a cell with states. None: zeros. A tuple for several states.
         inputs : mapping of str to ndarray, optional
             Side inputs, for a cell that declares them, by name: (N, H) or (N, 1).
         resets : array_like (N,) of bool, integers or floats that are 0 or 1, optional

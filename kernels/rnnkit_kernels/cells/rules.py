@@ -312,7 +312,8 @@ def _check_stage(declaration, stage, known, writable, kinds):
     for name in stage.reads:
         if name not in known:
             expected = f"read names that are defined before it ({', '.join(sorted(known))})"
-            raise cell_error(declaration, describe_stage(stage.function), expected, repr(name))
+            cure = "of x a stage sees what W makes of it, or a side input: @cell(inputs=...)" if name == "x" else ""
+            raise cell_error(declaration, describe_stage(stage.function), expected, repr(name), cure)
     for name in stage.writes:
         if name not in writable:
             cure = _slot_for(declaration, stage, name, known)

@@ -217,7 +217,7 @@ def node_of(function):
     linecache.checkcache(code.co_filename)
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
     if not text:
-        raise Unresolved(f"has no source for {where}; define it in a file")
+        raise Unresolved(f"has no source for {where}; define it in a file or a notebook")
     try:
         nodes, compiled = _parsed(code.co_filename, text)
     except SyntaxError:
