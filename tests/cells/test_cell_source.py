@@ -126,7 +126,7 @@ def test_source_is_the_same_in_all_versions():
 
 def test_other_source_is_taken_when_asked_for():
     text = descriptor_json(KEPT).replace(SOURCE, "2:0")
-    with pytest.raises(ValueError, match=says("", "Kept", "source 2:0", SOURCE)):
+    with pytest.raises(ValueError, match=says("", "Kept", "source 2:0", SOURCE[:8])):
         descriptor_of(text, Kept)
     assert descriptor_of(text, Kept, check_source=False) == KEPT
 
@@ -147,7 +147,7 @@ def test_own_activation_is_saved_with_its_source(monkeypatch):
     text = descriptor_json(desc)
     assert descriptor_of(text, Kept) == desc
     assert desc != rnnkit.RNNDescriptor(Kept(last=LeakyRelu(0.5)), 3, 4)  # of the same number
-    with pytest.raises(ValueError, match=says("", "Bent", "source 2:0", source_of(Bent))):
+    with pytest.raises(ValueError, match=says("", "Bent", "source 2:0", source_of(Bent)[:8])):
         descriptor_of(text.replace(source_of(Bent), "2:0"), Kept)
     monkeypatch.delitem(USER_ACTIVATIONS, "Bent")
     with pytest.raises(ValueError, match=says("", "activation Bent", "import")):

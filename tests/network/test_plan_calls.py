@@ -17,7 +17,7 @@ from rnnkit.cpu import infer, route, stack
 from rnnkit_kernels.machine import thread_pool
 
 SIZES = dict(input_size=17, hidden_size=33, dtype="float32")
-BRIEF, KEPT, LONGER, LONG = (dict(seq_len=t, batch_size=n) for t, n in ((1, 1), (60, 5), (61, 5), (300, 20)))
+BRIEF, KEPT, LONGER, LONG = (dict(seq_len=t, batch_size=n) for t, n in ((1, 1), (60, 5), (61, 5), (400, 20)))
 STACKS = [{}, {"num_layers": 5}, {"num_layers": 3, "bidirectional": True}]
 
 
@@ -67,7 +67,7 @@ def test_quantized_calls_do_not_depend_on_kept_arrays(precision, monkeypatch):
     plan = rnnkit.prepare(first.desc, first.w, precision=precision)
     problems = [first.twin(**size, seed=seed) for seed, size in enumerate((KEPT, KEPT, KEPT, LONGER, LONGER, LONG))]
     found = [call(plan, problem) for problem in problems]
-    monkeypatch.setattr(infer, "KEPT_BYTES", -1)
+    monkeypatch.setattr(infer, "_KEPT_BYTES", -1)
     for problem, results in zip(problems, found, strict=True):
         assert_same_results(results, call(plan, problem), OUTPUTS)
 

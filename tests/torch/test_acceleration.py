@@ -49,7 +49,7 @@ def test_accelerate_reports_changed_and_left_modules(model):
     assert found.changed == ("encoder", "decoders.0", "decoders.1", "cell")
     assert found.left == {
         "own": f"{Own.__module__}.Own.forward does not call super().forward",
-        "half": "its parameters are torch.float16, not float32 or float64",
+        "half": "its parameters are torch.float16, not float32, float64 or bfloat16",
     }
     assert type(model.encoder) is rnnkit.torch.LSTM and isinstance(model.encoder, nn.LSTM)
     assert accelerate(model) == ((), found.left)
@@ -155,6 +155,6 @@ def test_patched_scripted_and_mixed_dtype_modules_are_left():
     model = nn.ModuleDict({"patched": nn.GRU(3, 4), "scripted": torch.jit.script(nn.LSTM(3, 4)), "mixed": nn.RNN(3, 4)})
     model["patched"].forward = model["patched"].forward
     model["mixed"].weight_hh_l0.data = model["mixed"].weight_hh_l0.data.double()
-    mixed = "its parameters are torch.float32, torch.float64, not float32 or float64"
+    mixed = "its parameters are torch.float32, torch.float64, not float32, float64 or bfloat16"
     patched, scripted = "its forward is overridden on the instance", "it is a LSTM compiled by TorchScript"
     assert accelerate(model) == ((), {"patched": patched, "scripted": scripted, "mixed": mixed})

@@ -21,8 +21,8 @@ EQUIVALENT = {
     "kernels/rnnkit_kernels/loop.py _run_pass: constant: 1 -> 0, in "
     "step = Step(sizes, weights, operands, None, zeros, schedule.panel_grain, t % 2 == 1, True)":
         "every other step reads the weights backwards, whichever it is: the last ones are in the cache still",
-    "kernels/rnnkit_kernels/machine/packing.py pack_rows: constant: 0 -> (-1), in "
-    "panels[at + lane] = b.data[source + lane] if lane < width else 0":
+    "kernels/rnnkit_kernels/machine/packing.py _pack_word_of.full_precision: constant: 0 -> (-1), in "
+    "panels[at + lane] = b.data[source + lane] if lane < columns.stop - columns.start else 0":
         "a column beyond the last unit is computed and goes nowhere",
     "kernels/rnnkit_kernels/machine/gemm.py product: statement left out: not_inlined() -> pass":
         "compiling takes longer",
@@ -30,8 +30,8 @@ EQUIVALENT = {
     "ConfigStack.top_or_none(), "
     "tuple(args) -> tuple(args), ConfigStack.top_or_none(), in question = ConfigStack.top_or_none(), tuple(args)":
         "a key is told from others in any order",
-    "kernels/rnnkit_kernels/machine/rounding.py _pair: constant: 0 -> (-1), in "
-    "target[1 + source.size // 2] = _bfloat16_pair(source[source.size - 1], source.dtype.type(0))":
+    "kernels/rnnkit_kernels/machine/rounding.py _bfloat16_rows.pair: constant: 0 -> (-1), in "
+    "target[1 + source.size // 2] = bfloat16_pair(source[source.size - 1] * factor, source.dtype.type(0))":
         "the number beside the last odd one meets a weight of 0",
     "kernels/rnnkit_kernels/machine/sync.py _pause.generate: statement left out: _emit_pause(builder) -> pass":
         "waiting takes more of the core that two threads may share",
