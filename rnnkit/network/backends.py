@@ -21,17 +21,10 @@ def backend(function: str, call: str, desc: RNNDescriptor, array: Any, options: 
     """
     if isinstance(array, np.ndarray):  # subclasses have been rejected before
         check(function, desc, options, call, REDUCED if options.precision else NUMPY)
-        return _cpu_engine()
+        return cpu_module("engine")
     check(function, desc, options, call, CUPY)
     with forking.importing:
         from rnnkit.cuda import engine
-    return engine
-
-
-@cache
-def _cpu_engine() -> ModuleType:
-    with forking.importing:
-        from rnnkit.cpu import engine
     return engine
 
 

@@ -14,6 +14,8 @@ from rnnkit.call.gates import activated_gates
 from rnnkit.cells import Noise, cell, fma, forward, gradient, tanh
 from rnnkit.cells import sigmoid as logistic
 
+# What of each cell is a gate: no kernel is compiled here. `slots_after` runs what kernels run, as Python functions.
+
 
 def slots_after(kind, drawn):
     """What the forward stages leave in the slots, (U,) for U units, and all that a step reads, by name."""

@@ -165,6 +165,3 @@ def test_workspaces_without_gates_are_refused():
     of_gpu.record = object()
     with raises(rnnkit.BackendError, "gates: | CPU | NumPy arrays"):
         of_gpu.gates(0)
-
-
-# What of each cell is a gate: no kernel is compiled here. `slots_after` runs what kernels run, as Python functions.
