@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 
 from rnnkit import RNNDescriptor, backward, forward, init_weights, prepare, training
 from rnnkit.common.console import CommandError, Parser, optional_import, progress_bar
-from rnnkit.types import HostDType, Precision
+from rnnkit.types import CallPrecision, HostDType, Precision
 from rnnkit_kernels.cells.modes import MODES
 
 DTYPES = get_args(HostDType)
@@ -29,7 +30,9 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("--mode", action="append", choices=MODES, help="only this mode; may be repeated (default: all)")
     text = "only this dtype; may be repeated (default: both)"
     parser.add_argument("--dtype", action="append", choices=DTYPES, help=text)
-    text = "also for float32 plans with these quantized weights; may be repeated (default: none)"
+    text = (
+        "also for float32 plans with these quantized weights, and training in bfloat16; may be repeated (default: none)"
+    )
     parser.add_argument("--precision", action="append", choices=get_args(Precision), help=text)
     parser.add_argument("--quiet", action="store_true", help="show no progress bar")
 
@@ -84,7 +87,7 @@ def compile_kernels(desc: RNNDescriptor, precisions: Iterable[Precision] = ()) -
     desc : RNNDescriptor
         The network, with a mode or a custom cell. The kernels do not depend on its sizes.
     precisions : iterable of {"bfloat16", "bfloat16-native", "int8"}
-        Also compile plans with quantized weights of these precisions.
+        Also compile plans with quantized weights of these precisions, and for "bfloat16" training.
     """
     w, x = init_weights(desc, seed=0), np.zeros((1, 2, desc.input_size), desc.np_dtype)
     # A length below T: packed rows, which threads cut into parts, and padding.
@@ -93,6 +96,12 @@ def compile_kernels(desc: RNNDescriptor, precisions: Iterable[Precision] = ()) -
     training.clip_gradient_norm(dw, 1.0)
     for optimizer in (training.Adam(w), training.SGD(w), training.SGD(w, momentum=0.9)):
         optimizer.step(dw, 0.0)
+    for precision in get_args(CallPrecision):
+        if precision in precisions:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # that it is no faster here
+                result = forward(desc, w, x, lengths=[1, 0], seed=0, precision=precision)
+            backward(desc, w, result.workspace, result.y)
     for precision in (None, *precisions):
         plan = prepare(desc, w, precision=precision)
         _, hy, cy = plan.infer(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from functools import cache
 from typing import Any
@@ -50,8 +51,16 @@ def check_instruction(function: str, precision: str | None) -> None:
 def warn_of_training(function: str) -> None:
     """Warn once if products of bfloat16 are not faster than those of float32 on this CPU."""
     if not has_tiles():
-        text = f"{function}: precision='bfloat16' is no faster than float32 on this CPU, which has no tile registers"
-        warnings.warn(f"{text} (AMX)", RuntimeWarning, stacklevel=5)  # where the network's method is called
+        text = f"{function}: products of bfloat16 are no faster than those of float32 on this CPU, and may take half as"
+        warnings.warn(f"{text} long again: it has no tile registers (AMX)", RuntimeWarning, stacklevel=_callers_level())
+
+
+def _callers_level() -> int:
+    """Return the stack level of the first caller that is neither in rnnkit nor in PyTorch, as `warnings` counts it."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("rnnkit", "torch"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _groups(panels: np.ndarray, product: PackedProduct):

@@ -222,5 +222,5 @@ print(one.category.__name__, one.message, one.filename)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("RuntimeWarning forward: precision='bfloat16' is no faster than float32 on this CPU")
+    assert done.stdout.startswith("RuntimeWarning forward: products of bfloat16 are no faster than those of float32 on")
     assert done.stdout.rstrip().endswith("<string>")
