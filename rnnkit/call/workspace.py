@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rnnkit.call.gates import activated_gates
+from rnnkit.call.gates import activated_gates, joined_gates
 from rnnkit.call.memory import Memory
 from rnnkit.call.options import CallOptions, checked_checkpoint_steps
 from rnnkit.call.pool import Lease, leased
@@ -330,6 +330,16 @@ class Workspace:
             if self.options.mask is not None:
                 found[name] = self.options.mask.spread(found[name])
         return found
+
+    def joined_gates(self) -> dict[str, tuple[str, ...]]:
+        """Return which gates of the cell enter one function together.
+
+        Returns
+        -------
+        dict of str to tuple of str
+            The gates of each entry of :meth:`gates`, by its name, which is one of them.
+        """
+        return joined_gates(self.desc.cell)
 
     def _state(self, function: str, name: str, layer: int, direction: int) -> Any:
         first, size = self.desc.states.index(name) * self.desc.hidden_size, self.desc.hidden_size

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from rnnkit import BackendError, Workspace
-from rnnkit.call.gates import joined_gates
 from rnnkit.errors import message, wrong_type
 from rnnkit.plot.figures import BLANK, new_figure, whole_numbers
 
@@ -52,7 +51,7 @@ def gates(
     """
     _check("gates", workspace, sequence)
     names = [names] if isinstance(names, str) else names
-    found, joined = workspace.gates(layer, direction, names=names), joined_gates(workspace.desc.cell)
+    found, joined = workspace.gates(layer, direction, names=names), workspace.joined_gates()
     titled = {", ".join(joined[name]): one for name, one in found.items()}
     return _drawn("gates", workspace, titled, layer, direction, sequence)
 

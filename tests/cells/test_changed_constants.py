@@ -79,7 +79,7 @@ def test_derived_cell_keeps_the_value_and_the_digests(monkeypatch, tmp_path):
     net.save(tmp_path / "net")
     assert rnnkit.load(tmp_path / "net", cell=Derived) == net
 
-    with pytest.raises(ValueError, match=says("", "Derived with other equations", before[1])):
+    with pytest.raises(ValueError, match=says("", "Derived with other equations", before[1][:8])):
         rnnkit.load(tmp_path / "net", cell=defined_again())
 
 

@@ -271,6 +271,7 @@ def test_gates_that_cannot_be_computed_are_left_out():
 
 def test_gates_that_enter_one_function_are_one_entry():
     workspace = rnnkit.Network(cells.CoRNN(), 3, 4, seed=0).forward(np.ones((2, 1, 3), np.float32)).workspace
+    assert workspace.joined_gates() == {"a": ("a", "v")}
     assert [*workspace.gates(0)] == ["a"] and [*workspace.gates(0, names=["a"])] == ["a"]
     with raises(ValueError, "gates: names | name an entry | 'v' | \"a\""):
         workspace.gates(0, names=["v"])
