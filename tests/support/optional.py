@@ -7,7 +7,10 @@ from importlib import import_module
 import pytest
 
 IN_CI = os.environ.get("CI") == "true"
-OPTIONAL = "torch", "keras", "onnx", "onnxruntime", "safetensors", "scipy", "sklearn", "torchrecurrent"
+OPTIONAL = (
+    *("torch", "docutils", "keras", "matplotlib", "onnx", "onnxruntime", "safetensors", "scipy", "sklearn"),
+    "torchrecurrent",
+)
 
 
 def needs(*names):
