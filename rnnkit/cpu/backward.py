@@ -15,7 +15,6 @@ from rnnkit.cpu.layer import (
     DESCRIPTORS,
     Layer,
     contiguous,
-    deepest_of,
     filled,
     groups_of,
     is_stack,
@@ -32,6 +31,7 @@ from rnnkit.descriptor.weights import start_of_initial_states
 from rnnkit_kernels import loop_gradient, weight_gradient
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.formats import OF_GRADIENTS, ROWS_AT_ONCE
+from rnnkit_kernels.machine.gemm import depth_block
 from rnnkit_kernels.operands import BackwardArrays, Gradients, LayerPassBackward
 
 
@@ -271,8 +271,8 @@ class PreparedBackward:
         self.dgates, self.dgates_address = dgates, dgates.ctypes.data
         dunits = arena.take(f"dunits_{number}", (self._steps.batch_size, layer.sizes.hidden), dtype)
         work, dx = arena.take(f"buffer_{buffer}", (int(offsets[-1]),), dtype), self._input_gradient(layer, arena)
-        of_gradients, deepest = OF_GRADIENTS[layer.precision], max(layer.columns, deepest_of((layer,)), rows)
-        work = with_scratch(work, of_gradients, deepest, ROWS_AT_ONCE, threads, arena.take)
+        deepest = max(layer.columns, min(rows, depth_block(dtype.itemsize)))  # a step's gates, or a column of dgates
+        work = with_scratch(work, OF_GRADIENTS[layer.precision], deepest, ROWS_AT_ONCE, threads, arena.take)
         dinputs = None
         if layer.inputs_size:
             shape = self._steps.capacity, self._steps.batch_size, layer.inputs_size

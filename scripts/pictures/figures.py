@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from perf import report
+from perf.cpus import kind_of
 
 DATA = Path(__file__).resolve().parents[2] / "docs" / "data"
 UNSTEADY = 2.5  # the largest ratio of a row over its smallest, from which on another program was at work
 BUSY = 1e-6  # seconds in which a cache line comes from one core to the other: later, or never, if a core is taken
-
-FAMILIES = {"family 26": "Zen 5"}  # what readers call a processor whose name does not tell
 
 
 class Ratio(NamedTuple):
@@ -53,8 +53,9 @@ class Figures:
         names = {"rnnkit": "rnnkit", "torch": "PyTorch", "onnxruntime": "ONNX Runtime"}
         versions = (f"{names[package]} {self.header[package].split('+')[0]}" for package in packages)
         machine = re.match(r"[^(,]*(\([^)]*\))?", self.header["machine"])[0]
-        for family, known in FAMILIES.items():
-            machine = re.sub(rf"\({family}\b[^)]*\)", f"({known})", machine)
+        with suppress(report.ReportError):  # a kind that has no name here
+            known = kind_of(machine).split(maxsplit=1)[1]  # without the maker, which the processor's name tells
+            machine = re.sub(r"\([^)]*\)", f"({known})", machine)
         return f"{', '.join(versions)}; {machine}"
 
     @property
