@@ -73,6 +73,12 @@ class Steps:
         """Indices of the sequences by descending length; equal lengths keep their order."""
         return np.argsort(-self.lengths, kind="stable")
 
+    def positions(self) -> np.ndarray:
+        """Return (T, N) int64, where step t of sequence n stands among the valid ones, as `rows.Part.positions` lists
+        them: the steps one after the other, the longest sequence first. Beyond a sequence's length it means nothing."""
+        running = (np.arange(self.seq_len)[:, np.newaxis] < self.lengths).sum(1)
+        return (np.cumsum(running) - running)[:, np.newaxis] + np.argsort(self.longest_first)
+
 
 def states_shape(seq_len: int, batch_size: int, num_directions: int, resets: bool = False) -> tuple[int, int]:
     """Return (T + D, N), the shape of arrays of the states before and after each step.

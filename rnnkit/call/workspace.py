@@ -317,11 +317,10 @@ class Workspace:
         saved = self.arrays[f"gates_{layer * self.desc.num_directions + direction}"]
         rows = saved.reshape(-1, saved.shape[-1])  # the steps one after the other, the longest sequence first
         runs = np.arange(steps.seq_len)[:, None] < steps.lengths
-        running = runs.sum(1)
-        positions = (np.cumsum(running) - running)[:, None] + np.argsort(steps.longest_first)
+        places = steps.positions()[runs]
 
         def slot(number: int) -> np.ndarray:
-            return rows[positions[runs], number * size : (number + 1) * size]
+            return rows[places, number * size : (number + 1) * size]
 
         found: dict[str, np.ndarray] = {}
         for name, gate in activated_gates(self.desc.cell, slot, names).items():

@@ -26,10 +26,8 @@ class Sequences:
     def __init__(self, workspace: Workspace) -> None:
         self._batch, self._memory, desc = workspace, Memory(), workspace.desc
         self._own = Workspace(desc, workspace.inputs, workspace.options, self._memory)
-        lengths, steps = workspace.steps.lengths, np.arange(workspace.options.seq_len)
-        self._own.allocate(workspace_layout(desc, steps.size, 1))
-        running = (steps[:, np.newaxis] < lengths).sum(1)  # sequences at each step, the longest first
-        self._starts, self._ranks = np.cumsum(running) - running, np.argsort(workspace.steps.longest_first)
+        self._own.allocate(workspace_layout(desc, workspace.steps.seq_len, 1))
+        self._positions = workspace.steps.positions()
 
     def of(self, row: int) -> tuple[int, Workspace]:
         """Return the length of a sequence, and its workspace, which is valid until the next call."""
@@ -39,9 +37,9 @@ class Sequences:
             saved = batch.arrays[name]
             if name.startswith("noises"):  # (N, ...)
                 own[:] = saved[of_row]
-            elif name.startswith("gates"):  # `rows.Part.positions`: the steps one after the other, without padding
+            elif name.startswith("gates"):
                 rows = saved.reshape(-1, saved.shape[-1])
-                np.take(rows, self._starts[:length] + self._ranks[row], axis=0, out=own[:length, 0])
+                np.take(rows, self._positions[:length, row], axis=0, out=own[:length, 0])
             else:  # (T, N, ...); states after each step are between the initial ones of both directions
                 is_states = name.startswith(("hidden", "cell"))
                 own[: length + is_states] = saved[: length + is_states, of_row]
