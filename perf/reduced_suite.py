@@ -14,6 +14,7 @@ from perf import cases
 from perf.cases import Case, Problem
 from rnnkit.types import Precision
 from rnnkit_kernels.machine.formats import BFLOAT16_DOT
+from rnnkit_kernels.machine.registers import FEATURES
 
 FAMILIES = (
     "ds2", "lm", "small", "stream", "stream-h512", "odd-i77", "varlen", "proj", "step-n1-h512", "step-n1-h1024",
@@ -44,7 +45,7 @@ def refusal(engine: str, case: Case, pass_name: str) -> str | None:
     if engine in TRAINING:
         return None if pass_name == "train" else "only in training"
     if pass_name == "train":
-        return None if engine == "torch" else "has no train"
+        return _refusal_of_autocast(case) if engine == "torch" else "has no train"
     if engine == "torch":
         has = ("lstm", "gru") if case.precision == "int8" else tuple(cases.MODES)
         return None if case.desc.mode in has and not case.desc.projected else f"has no {case.precision} of it"
@@ -54,6 +55,12 @@ def refusal(engine: str, case: Case, pass_name: str) -> str | None:
     if engine == "openvino":
         return _refusal_of_openvino(case)
     return "only of float32"
+
+
+def _refusal_of_autocast(case: Case) -> str | None:
+    """PyTorch 2.13 raises for an LSTM under autocast on a CPU without AVX-512."""
+    has = case.desc.mode != "lstm" or "avx512bw" in FEATURES
+    return None if has else "has no bfloat16 on this CPU"
 
 
 def _refusal_of_openvino(case: Case) -> str | None:
@@ -92,6 +99,4 @@ def onnx_model(model: bytes) -> bytes:
 
 def _has_vnni() -> bool:
     """Return whether the CPU has dot products of bytes that do not saturate."""
-    from rnnkit_kernels.machine.registers import FEATURES
-
     return bool(FEATURES & {"avx512vnni", "avxvnni", "dotprod"})

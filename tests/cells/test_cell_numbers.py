@@ -1,10 +1,11 @@
-"""Numbers of a cell, its parameters and what its vectors are drawn from: those that no float or dtype holds."""
+"""Parameters of a cell and what its vectors are drawn from: what they may be, and numbers that no dtype holds."""
 
 import numpy as np
 import pytest
 from declared_cells import back, declared, output
 from messages import says
-from own_cells import Independent
+from own_cells import Feedforward, Independent, OwnLSTM
+from refused import refusals
 
 import rnnkit
 from rnnkit import cells
@@ -12,22 +13,39 @@ from rnnkit.cells import CellError, Vector
 from rnnkit.descriptor.saved import descriptor_json, descriptor_of
 
 HUGE = 10**400
-PARAMETERS = [
-    (Independent(scale=HUGE), "float64", "Independent's scale", ["float64"]),
-    (Independent(scale=-(10**6000)), "float64", "Independent's scale", ["float64"]),
-    (Independent(shift=HUGE), "float64", "Independent's shift", ["float64"]),
-    (cells.IndRNN(cells.Elu(HUGE)), "float64", "IndRNN's activation, alpha", ["float64"]),
-    (Independent(scale=1e40), "float32", "Independent's scale", ["float32", "inf", 1e40]),
-    (Independent(scale=-1e-60), "float32", "Independent's scale", ["float32", -0.0, -1e-60]),
-    (Independent(shift=2**130), "float32", "Independent's shift", ["float32", "inf", "int", 131]),
-    (cells.IndRNN(cells.ScaledTanh(1e-60)), "float32", "IndRNN's activation, alpha", ["float32", 0.0, 1e-60]),
-]  # fmt: skip
+KNOWN = "Sigmoid, Tanh, Relu, Affine, LeakyRelu, ThresholdedRelu, ScaledTanh, HardSigmoid, Elu, Softsign, Softplus"
+INDEPENDENT = "mode=Independent(scale=1.5, shift=0, flipped=False)"
 
 
-@pytest.mark.parametrize(("kind", "dtype", "parameter", "facts"), PARAMETERS, ids=[row[2] for row in PARAMETERS])
-def test_parameter_beyond_the_dtype_is_refused(kind, dtype, parameter, facts):
-    with pytest.raises(ValueError, match=says(f"RNNDescriptor: mode, {parameter}", *facts)):
-        rnnkit.RNNDescriptor(kind, 3, 4, dtype=dtype)
+def declared_by(kind, **options):
+    return lambda: rnnkit.RNNDescriptor(kind, 3, 4, **options)
+
+
+@refusals(RNNDescriptor=[
+    (declared_by(Independent(scale="a")), "TypeError mode, Independent's scale | float | str"),
+    (declared_by(Independent(shift=0.5)), "TypeError mode, Independent's shift | int | float"),
+    (declared_by(Independent(scale=float("nan"))), "mode, Independent's scale | number | nan"),
+    (declared_by(Independent(), proj_size=2), f"proj_size | None | {INDEPENDENT} | 2"),
+    (declared_by(OwnLSTM, cell_clip=(-1, 1)), "cell_clip | None | mode=OwnLSTM() | (-1.0, 1.0)"),
+    (declared_by(Feedforward, bias="recurrent"), "bias | mode=Feedforward() | no R | recurrent"),
+    (declared_by(cells.PeepholeLSTM(gate="tanh")), f"TypeError mode, PeepholeLSTM's gate | {KNOWN} | str"),
+    (declared_by(cells.IndRNN(cells.LeakyRelu("a"))), "TypeError mode, IndRNN's activation, alpha | float | str"),
+    (declared_by(cells.IndRNN(cells.LeakyRelu(True))), "TypeError mode, IndRNN's activation, alpha | float | bool"),
+    (declared_by(cells.IndRNN(cells.Elu(0))), "mode, IndRNN's activation, alpha | finite | 0"),
+    (declared_by(cells.IndRNN(cells.Affine(1, float("nan")))), "mode, IndRNN's activation, beta | finite | nan"),
+    (declared_by(cells.SLSTM(sigmoid_forget=1)), "TypeError mode, SLSTM's sigmoid_forget | bool | int"),
+    (declared_by(Independent(scale=HUGE), dtype="float64"), "mode, Independent's scale | float64"),
+    (declared_by(Independent(scale=-(10**6000)), dtype="float64"), "mode, Independent's scale | float64"),
+    (declared_by(Independent(shift=HUGE), dtype="float64"), "mode, Independent's shift | float64"),
+    (declared_by(cells.IndRNN(cells.Elu(HUGE)), dtype="float64"), "mode, IndRNN's activation, alpha | float64"),
+    (declared_by(Independent(scale=1e40)), "mode, Independent's scale | float32 | inf | 1e+40"),
+    (declared_by(Independent(scale=-1e-60)), "mode, Independent's scale | float32 | -0.0 | -1e-60"),
+    (declared_by(Independent(shift=2**130)), "mode, Independent's shift | float32 | inf | int | 131"),
+    (declared_by(cells.IndRNN(cells.ScaledTanh(1e-60))), "mode, IndRNN's activation, alpha | float32 | 0.0 | 1e-60"),
+])  # fmt: skip
+def test_wrong_parameter_or_option_of_a_cell_is_refused(call, kind, expected):
+    with pytest.raises(kind, match=expected):
+        call()
 
 
 def test_ends_of_the_range_are_taken():

@@ -13,7 +13,6 @@ from rnnkit.cells import CellError, cell, clip, forward, gradient, tanh
 
 P = 1.5
 HALF, TENTH = np.float64(0.5), np.float32(0.1)
-GOOGOL = 10**400
 GATES = " ".join(f"g{number}" for number in range(8))
 
 
@@ -29,28 +28,14 @@ def stage(self, g0, g1, g2, g3, g4, g5, g6, g7):
     return tanh(0.1 * powers + infinite + kinds) if g0 < math.inf else math.nan
 
 
-def derived():
-    class Derived(NamedTuple):
-        step = forward("h")(stage)
-
-    return cell(gates=GATES)(Derived)
+@cell(gates=GATES)
+class Derived(NamedTuple):
+    step = forward("h")(stage)
 
 
-def by_hand():
-    class ByHand(NamedTuple):
-        step = forward("h")(stage)
-        back = gradient(" ".join(f"d{name}" for name in GATES.split()))(
-            lambda self, dh: (dh, dh, dh, dh, dh, dh, dh, dh)
-        )
-
-    return cell(gates=GATES)(ByHand)
-
-
-@pytest.mark.parametrize(("kind", "dtype"), [
-    (derived, "float32"), nightly(derived, "float64"), nightly(by_hand, "float32"), nightly(by_hand, "float64"),
-])  # fmt: skip
-def test_constants_are_of_the_dtype(kind, dtype):
-    net, x = rnnkit.Network(kind(), 2, 3, seed=0, dtype=dtype), np.ones((1, 4, 2), dtype)
+@pytest.mark.parametrize("dtype", ["float32", nightly("float64")])
+def test_constants_are_of_the_dtype(dtype):
+    net, x = rnnkit.Network(Derived, 2, 3, seed=0, dtype=dtype), np.ones((1, 4, 2), dtype)
     x *= np.linspace(-2, 2, 4, dtype=dtype)[:, None]
     result = net.forward(x)
     views = net.views
@@ -58,10 +43,7 @@ def test_constants_are_of_the_dtype(kind, dtype):
     wanted = [[stage(None, *map(np.float64, own[:, unit])) for unit in range(3)] for own in gates]
     np.testing.assert_allclose(result.y[0], wanted, rtol=0, atol=1e-6 if dtype == "float32" else 1e-14)
     assert np.isfinite(net.backward(result.workspace, result.y).dw).all()
-
-
-def test_gradient_of_constants_is_right():
-    rnnkit.check_cell(derived())
+    rnnkit.check_cell(Derived)
 
 
 def one(function, hand):
@@ -84,17 +66,3 @@ def test_constant_that_does_not_fit_float32_is_refused(function, number, rounded
     facts = "constants that fit float32", f"{number}, which rounds to {rounded}"
     with pytest.raises(CellError, match=says(f"cell Mine: stage {name}", *facts)):
         rnnkit.Network(kind, 2, 3, seed=0).infer(np.ones((1, 1, 2), np.float32))
-
-
-BASE = -8.0
-NO_FLOAT = [
-    (lambda self, g: GOOGOL * g if g > 1e9 else g, ["int beyond float64"]),
-    (lambda self, g: 10**200 * 10**200 * g if g > 1e9 else g, ["int beyond float64"]),
-    (lambda self, g: BASE**0.5 * g if g > 1e9 else g, ["complex", "numbers"]),
-]
-
-
-@pytest.mark.parametrize(("function", "facts"), NO_FLOAT)
-def test_constant_that_is_no_float_is_refused(function, facts):
-    with pytest.raises(CellError, match=says("cell Mine: stage <lambda>", *facts)):
-        one(function, False)

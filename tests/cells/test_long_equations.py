@@ -31,49 +31,38 @@ def repeated(first, lines, last, times):
     return [first, *(line.format(n=number, x=0.05 * number) for number in range(times) for line in lines), last]
 
 
-def newton(times):
-    return repeated("y = 1 / (1 + g * g)", ["y = y * (1.5 - 0.5 * (1 + g * g) * y * y)"], "return tanh(g * y)", times)
-
-
-def ifs(times):
-    lines = ["if y > {x}:", "    y = y * 0.9 + 0.1 * g", "else:", "    y = y + 0.01 * g"]
-    return repeated("y = g", lines, "return tanh(y)", times)
-
-
-def returns(times):
-    """Each `if` has a path that returns, and two that go on."""
-    lines = ["if y > {x}:", "    if y > {x} + 1:", "        return 0.5 * y", "    y = y * 0.9", "y = y * 0.9 + 0.1 * g"]
-    return repeated("y = g", lines, "return tanh(y)", times)
+# Each `if` has a path that returns, and two that go on.
+RETURNS = "if y > {x}:", "    if y > {x} + 1:", "        return 0.5 * y", "    y = y * 0.9", "y = y * 0.9 + 0.1 * g"
+IFS = "if y > {x}:", "    y = y * 0.9 + 0.1 * g", "else:", "    y = y + 0.01 * g"
+CONDITIONS = "if g > {x}:", "    b = g < {n}", "else:", "    b = b and g > -{x}"
+NEWTON = ["y = y * (1.5 - 0.5 * (1 + g * g) * y * y)"]
 
 
 def paths(times):
-    """The same within an `if`: what follows is shared by the paths that leave it."""
-    inner = ["    " + line for line in returns(times)[1:-1]]
-    return ["y = g", "if g > -2:", *inner, "else:", *inner, "return tanh(y)"]
-
-
-def conditions(times):
-    lines = ["if g > {x}:", "    b = g < {n}", "else:", "    b = b and g > -{x}"]
-    return repeated("b = g > 0", lines, "return tanh(g) if b else g", times)
+    """Returns within an `if`: what follows is shared by the paths that leave it."""
+    inner = repeated("if g > -2:", ["    " + line for line in RETURNS], "else:", times)
+    return ["y = g", *inner, *inner[1:-1], "return tanh(y)"]
 
 
 def elifs(times):
-    return ["if g > 9:", "    return g", *repeated("", ["elif g > 3 - {x}:", "    return {x} * g"], "", times)[1:-1],
-            "else:", "    return g * g"]  # fmt: skip
+    first, *others = repeated("if g > 9:", ["elif g > 3 - {x}:", "    return {x} * g"], "else:", times)
+    return [first, "    return g", *others, "    return g * g"]
 
 
-def sums(times):
-    return [f"return tanh({' + '.join(f'0.0{number} * g' for number in range(1, times + 1))})"]
+LINES = {
+    "newton": (lambda times: repeated("y = 1 / (1 + g * g)", NEWTON, "return tanh(g * y)", times), 200),
+    "ifs": (lambda times: repeated("y = g", IFS, "return tanh(y)", times), 60),
+    "returns": (lambda times: repeated("y = g", RETURNS, "return tanh(y)", times), 60),
+    "paths": (paths, 30),
+    "conditions": (lambda times: repeated("b = g > 0", CONDITIONS, "return tanh(g) if b else g", times), 200),
+    "elifs": (elifs, 60),
+    "sums": (lambda times: [f"return tanh({' + '.join(f'0.0{n} * g' for n in range(1, times + 1))})"], 500),
+    # Deeper than Python's parser takes in the derived functions, if they were one line.
+    "brackets": (lambda times: repeated("y = g", ["y = {x} - y * (1 - y * g)"], "return tanh(y)", times), 200),
+}
 
 
-def brackets(times):
-    """Deeper than Python's parser takes in the derived functions, if they were one line."""
-    return repeated("y = g", ["y = {x} - y * (1 - y * g)"], "return tanh(y)", times)
-
-
-@pytest.mark.parametrize(("lines", "times"), [
-    (newton, 200), (ifs, 60), (returns, 60), (paths, 30), (conditions, 200), (elifs, 60), (sums, 500), (brackets, 200),
-])  # fmt: skip
+@pytest.mark.parametrize(("lines", "times"), LINES.values(), ids=LINES)
 def test_long_equations_are_derived_in_linear_time(lines, times):
     text = source(defined(lines(times)))
     assert max(map(len, text.splitlines()[1:])) < 20_000
@@ -81,7 +70,7 @@ def test_long_equations_are_derived_in_linear_time(lines, times):
 
 
 def test_names_of_what_is_kept_are_short():
-    texts = defined(newton(30)).declaration.keeps.values()
+    texts = defined(LINES["newton"][0](30)).declaration.keeps.values()
     assert max(map(len, texts)) <= 60 and any(text.endswith(" ...") for text in texts)
 
 

@@ -6,15 +6,11 @@ from messages import says
 from optional import needs
 
 import rnnkit
-from rnnkit import RNNDescriptor, interop
+from rnnkit import interop
 from rnnkit.cuda import cudnn
-from rnnkit.interop import jax, keras, onnx_operators
+from rnnkit.interop import onnx_operators
 from rnnkit.network.classes import CLASSES, mode_of
 from rnnkit_kernels.cells.modes import MODES
-
-
-def gates(mode):
-    return sorted(gate.name for gate in RNNDescriptor(mode, 3, 5).cell.declaration.gates)
 
 
 @pytest.mark.parametrize("table", [CLASSES, cudnn.MODES, onnx_operators.MODES])
@@ -32,13 +28,6 @@ def test_classes_are_those_of_the_pytorch_modules():
 def test_class_and_arguments_tell_the_mode(mode):
     name, arguments = CLASSES[mode]
     assert mode_of(name, **arguments) == mode == getattr(rnnkit, name)(3, 5, **arguments).mode
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_orders_of_gates_have_those_of_the_cell(mode):
-    assert sorted(keras.ORDERS[CLASSES[mode][0]].split()) == gates(mode)
-    assert gates(mode) in [sorted(layout.gates.split()) for layout in jax.CELLS.values()]
-    assert sorted(onnx_operators.MODES[mode].gates.split()) == gates(mode)
 
 
 KNOWN = '"rnn_relu" or "rnn_tanh" or "lstm"'

@@ -129,20 +129,3 @@ def test_slstm_equals_decimals_at_any_exponents(name, states, sigmoid_forget, dt
         return
     for text, ours, expected in zip(("dhx", "dc", "dn", "dm"), gradients["states"], wanted["states"], strict=True):
         assert_gradient_close(text, ours, expected, dtype)
-
-
-@pytest.mark.parametrize("dtype", [nightly("float32"), "float64"])
-@pytest.mark.parametrize("sigmoid_forget", [False, True], ids=["exp", "sigmoid"])
-@pytest.mark.parametrize("size", [1e2, 1e4, 1e6])
-def test_large_exponents_overflow_nowhere(size, sigmoid_forget, dtype):
-    rng = np.random.default_rng(0)
-    desc = rnnkit.RNNDescriptor(SLSTM(sigmoid_forget), 5, 17, 2, dtype=dtype)
-    w = (size * rng.normal(size=rnnkit.num_weights(desc))).astype(dtype)
-    x = rng.normal(size=(30, 4, 5)).astype(dtype)
-    found = rnnkit.forward(desc, w, x)
-    back = rnnkit.backward(desc, w, found.workspace, rng.normal(size=found.y.shape).astype(dtype))
-    arrays = {"y": found.y, "c": found.cy[0], "n": found.cy[1], "m": found.cy[2]}
-    assert all(np.isfinite(array).all() for array in arrays.values()), arrays
-    assert abs(found.y).max() <= 1 + 1e-5 and found.cy[1].min() >= 1
-    gradients = back.dw, back.dx, back.dhx, *back.dcx
-    assert all(np.isfinite(array).all() for array in gradients), gradients

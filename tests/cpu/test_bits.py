@@ -1,53 +1,17 @@
-"""Every way of running forward gives the same bits, on rows, plans and threads, and dropout is what its seed says."""
+"""The bits of a row, of a plan and of calls in several threads, and dropout that is what its seed says."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
-from problems import CASES, CELLS, FLOAT32, REDUCED, Problem, step_loop
-from strategies import problems, wide_problems
+from problems import CASES, CELLS, FLOAT32, REDUCED, Problem
 from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
 
 import rnnkit
+from rnnkit.call import steps
 from rnnkit_kernels.machine import shapes
 
 DROPPING = dict(num_layers=3, bidirectional=True, dropout=0.5)
-
-
-def assert_one_forward(problem):
-    """forward, infer, plan.infer and, where it applies, the loop of plan.step agree bit for bit."""
-    expected = problem.infer()
-    assert_same_results(problem.forward(), expected, OUTPUTS)
-    plan = rnnkit.prepare(problem.desc, problem.w)
-    planned = plan.infer(*problem.inputs[1:], lengths=problem.lengths_array)
-    assert_same_results(planned, expected, OUTPUTS)
-    if not problem.bidirectional and problem.lengths is None:
-        assert_same_results(step_loop(problem.twin(states=True)), problem.twin(states=True).infer(), OUTPUTS)
-
-
-@given(problems(dropout=0.0))
-def test_every_way_forward_gives_the_same_bits(problem):
-    assert_one_forward(problem)
-
-
-@given(wide_problems(dropout=0.0))
-def test_every_way_forward_gives_the_same_bits_at_vector_widths(problem):
-    assert_one_forward(problem)
-
-
-# Inference goes through a long input in chunks of a few hundred steps.
-LONG = [
-    dict(seq_len=700, batch_size=2, num_layers=2),
-    dict(seq_len=700, batch_size=2, bidirectional=True),
-    dict(hidden_size=256, seq_len=600, batch_size=4, num_layers=2, lengths=(600, 0, 290, 599)),
-]
-
-
-@pytest.mark.parametrize("sizes", LONG)
-@pytest.mark.parametrize("cell", FLOAT32)
-def test_long_inference_gives_the_same_bits(cell, sizes):
-    assert_one_forward(Problem(**CELLS[cell], dtype="float32", **sizes))
 
 
 @pytest.mark.parametrize("size", [37, 520])
@@ -87,11 +51,14 @@ def test_plan_copies_its_weights(cell, dtype):
         assert_same_results(found, expected, OUTPUTS)
 
 
+@pytest.mark.parametrize("checkpoint_steps", [None, 4])
 @pytest.mark.parametrize("cell", FLOAT32)
-def test_threads_may_share_a_workspace_and_a_plan(cell):
-    """backward only reads its workspace, and infer its plan: eight calls at once give the bits of one."""
+def test_threads_may_share_a_workspace_and_a_plan(monkeypatch, cell, checkpoint_steps):
+    """backward only reads its workspace, and infer its plan: eight calls at once give the bits of one. With checkpoints
+    all calls but one take memory of their own."""
+    monkeypatch.setattr(steps, "_GRADIENT_BYTES", 128)  # of several segments
     problem = Problem(**CELLS[cell], **DROPPING, dtype="float32", hidden_size=33, seq_len=20, batch_size=7)
-    outputs = problem.forward()
+    outputs = problem.forward(checkpoint_steps=checkpoint_steps)
     plan = rnnkit.prepare(problem.desc, problem.w)
     gradients, inferred = problem.backward(outputs.workspace), problem.infer()
     with ThreadPoolExecutor(8) as pool:
@@ -100,16 +67,6 @@ def test_threads_may_share_a_workspace_and_a_plan(cell):
     for back, run in zip(backs, runs, strict=True):
         assert_same_results(back.result(), gradients, GRADIENTS)
         assert_same_results(run.result(), inferred, OUTPUTS)
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_seed_decides_the_dropout_by_all_its_bits(cell):
-    problem, seed = Problem(**CELLS[cell], **DROPPING), 2**64 - 1
-    result = problem.forward(seed=seed)
-    assert result.workspace.seed == seed
-    assert_same_results(problem.forward(seed=seed), result, OUTPUTS)
-    for other in (seed - 1, seed ^ 2**40):
-        assert not np.array_equal(problem.forward(seed=other).y, result.y)
 
 
 def test_drawn_seed_repeats_the_run():

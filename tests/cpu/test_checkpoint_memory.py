@@ -1,27 +1,27 @@
 """How much memory a training step with checkpoints takes, and what workspace_nbytes says of it."""
 
 import gc
+import itertools
 import math
-import tracemalloc
 
 import numpy as np
 import pytest
 from combinations import nightly
 from problems import CELLS, Problem
+from traced import traced_bytes
 
 import rnnkit
 
 MB = 1 << 20
 
 
-@pytest.mark.parametrize("num_layers", [1, 3])
-@pytest.mark.parametrize("T", [1000, 10_000, 100_000])
 @pytest.mark.parametrize("cell", CELLS)
-def test_checkpoint_memory_grows_with_sqrt_T(cell, T, num_layers):
+def test_checkpoint_memory_grows_with_sqrt_T(cell):
     """At most that of 2*sqrt(T) steps, where so many are whole chunks."""
-    desc, root = Problem(**CELLS[cell], hidden_size=64, num_layers=num_layers, dtype="float32").desc, math.sqrt(T)
-    whole = rnnkit.workspace_nbytes(desc, T, 32)
-    assert rnnkit.workspace_nbytes(desc, T, 32, math.ceil(root)) <= whole / T * 2 * root
+    for num_layers, T in itertools.product((1, 3), (1000, 10_000, 100_000)):
+        desc, root = Problem(**CELLS[cell], hidden_size=64, num_layers=num_layers, dtype="float32").desc, math.sqrt(T)
+        whole = rnnkit.workspace_nbytes(desc, T, 32)
+        assert rnnkit.workspace_nbytes(desc, T, 32, math.ceil(root)) <= whole / T * 2 * root
 
 
 def test_workspace_nbytes_equals_a_count_by_hand():
@@ -37,24 +37,9 @@ def test_workspace_nbytes_equals_a_count_by_hand():
     assert rnnkit.workspace_nbytes(desc, 1024, 2, 1) == 4 * numbers + 512 * 2 * 10
 
 
-def traced(call):
-    """(bytes that stay, most bytes in between) of a call, whose result is kept until then."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        result = call()
-        gc.collect()
-        stays, _ = tracemalloc.get_traced_memory()
-        del result
-        return stays, tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 # What a call works in beside the workspace, with 64 units a layer: 1024 rows of gates' gradients and of what the
 # weights multiplied, packed weights, and 96 such columns for each of two threads.
 SCRATCH = 4 * MB
-
 
 T, N, K = 20_000, 3, 128  # steps, sequences, steps between checkpoints
 
@@ -67,7 +52,8 @@ def peak_of_a_training_step(net, x, lengths=None, **cotangent):
         given = {name: getattr(result, output) for name, output in cotangent.items()}
         return result, net.backward(result.workspace, **given)
 
-    return traced(train)[1]
+    gc.collect()
+    return traced_bytes(train)[1]
 
 
 def warmed_up(net, size):
@@ -88,8 +74,10 @@ def test_training_step_takes_little_beside_its_workspace(mode, ragged):
     x, lengths = warmed_up(net, 64), np.arange(N) * T // N if ragged else None
     kept, whole = rnnkit.workspace_nbytes(net.desc, T, N, K), rnnkit.workspace_nbytes(net.desc, T, N)
     assert kept < whole / 20
-    stays, _ = traced(lambda: net.forward(x, lengths=lengths, checkpoint_steps=K))
+    results = []
+    stays, _ = traced_bytes(lambda: results.append(net.forward(x, lengths=lengths, checkpoint_steps=K)))
     assert kept < stays - x.nbytes < kept + 2 * MB  # with y; and packed weights
+    results.clear()
     most = peak_of_a_training_step(net, x, lengths, dy="y")
     assert most - 2 * x.nbytes < kept + net.desc.num_layers * SCRATCH  # with y and dx
 

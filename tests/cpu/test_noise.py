@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from combinations import nightly
-from messages import says
 from problems import Problem, dropout_masks
+from refused import refusals
 
 import rnnkit
 from rnnkit.cells import Noise, RegularizedLSTM, cell, forward, tanh
@@ -114,7 +114,9 @@ def test_draws_depend_on_neither_batch_threads_nor_checkpoints(every_worker_come
     back, y = net.backward(whole.workspace, dy), whole.y.copy()
     np.testing.assert_array_equal(net.forward(x[:4], seed=3).y, y[:4])
     np.testing.assert_array_equal(net.forward(x[:, :2], seed=3).y, y[:, :2])
-    np.testing.assert_array_equal(net.forward(x[:, 2:], seed=3, first_row=2).y, y[:, 2:])
+    part = net.forward(x[:, 2:], seed=3, first_row=2)  # as a rank has some rows
+    np.testing.assert_array_equal(part.y, y[:, 2:])
+    np.testing.assert_array_equal(net.backward(part.workspace, dy[:, 2:]).dx, back.dx[:, 2:])
     lengths = [3, 6, 0, 1, 5]
     padded = net.forward(x, seed=3, lengths=lengths).y
     for n, length in enumerate(lengths):
@@ -125,20 +127,6 @@ def test_draws_depend_on_neither_batch_threads_nor_checkpoints(every_worker_come
         for own, before in zip((again.y, *net.backward(again.workspace, dy)), (y, *back), strict=True):
             np.testing.assert_array_equal(own, before)
     assert not np.array_equal(net.forward(x, seed=4).y, y)
-
-
-def test_first_row_makes_parts_of_a_batch_the_whole():
-    """What ranks do that each have some rows: the sum of their gradients is that of all."""
-    net, rng = noisy(bidirectional=False), np.random.default_rng(0)
-    x, dy = rng.normal(size=(4, 6, 3)), rng.normal(size=(4, 6, 70))
-    whole = net.backward(net.forward(x, seed=1).workspace, dy)
-    total = np.zeros_like(whole.dw)
-    for first in (0, 2, 4):
-        part = slice(first, first + 2)
-        workspace = net.forward(x[:, part], seed=1, first_row=first).workspace
-        found = net.backward(workspace, dy[:, part], dw=total)
-        np.testing.assert_array_equal(found.dx, whole.dx[:, part])
-    np.testing.assert_allclose(total, whole.dw, rtol=1e-12, atol=1e-12)
 
 
 def test_inference_takes_the_expectation_of_noises():
@@ -174,12 +162,6 @@ def test_training_and_inference_of_one_size_stay_apart(first):
     np.testing.assert_array_equal(net.forward(x[:, :2], seed=1).y, drawn[:, :2])
 
 
-def test_zero_rates_draw_nothing():
-    net = rnnkit.Network(RegularizedLSTM(), 3, 5, seed=0)
-    assert net.forward(np.ones((2, 1, 3), np.float32)).workspace.seed is None
-    assert not net.desc.draws
-
-
 @pytest.mark.parametrize("rate", [0.0, 1.0])
 def test_rates_0_and_1_decide_every_element(rate):
     net = rnnkit.Network(Noisy(rate=rate, share=1 - rate), 3, 70, 2, dtype="float64", seed=0)
@@ -189,18 +171,27 @@ def test_rates_0_and_1_decide_every_element(rate):
     assert (pick == 1 - rate).all() and (hold == 1 - rate).all()
 
 
-RANGE = "0..2**32-2"
-WRONG_ROWS = [(-1, ValueError, RANGE, -1), (2**32 - 1, ValueError, RANGE, 2**32 - 1)]
-WRONG_ROWS += [(1.0, TypeError, "int", "float"), (True, TypeError, "int", "bool")]
+def test_zero_rates_draw_nothing():
+    net = rnnkit.Network(RegularizedLSTM(), 3, 5, seed=0)
+    assert net.forward(np.ones((2, 1, 3), np.float32)).workspace.seed is None
+    assert not net.desc.draws
 
 
-@pytest.mark.parametrize(("value", "kind", "wanted", "given"), WRONG_ROWS)
-def test_invalid_first_row_is_refused(value, kind, wanted, given):
-    with pytest.raises(kind, match=says("forward: first_row", wanted, given)):
-        noisy().forward(np.ones((1, 2, 3)), first_row=value)
+def drawn(first_row=0, zoneout=0.5):
+    rnnkit.Network(RegularizedLSTM(zoneout=zoneout), 3, 5).forward(np.ones((1, 2, 3), np.float32), first_row=first_row)
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.5])
-def test_rate_outside_0_to_1_is_refused(rate):
-    with pytest.raises(ValueError, match=says("RNNDescriptor: mode, RegularizedLSTM's zoneout", "[0, 1]", rate)):
-        rnnkit.Network(RegularizedLSTM(zoneout=rate), 3, 5)
+REFUSED = [
+    (lambda: drawn(-1), "forward: first_row | 0..2**32-2 | -1"),
+    (lambda: drawn(2**32 - 1), f"forward: first_row | 0..2**32-2 | {2**32 - 1}"),
+    (lambda: drawn(1.0), "TypeError forward: first_row | int | float"),
+    (lambda: drawn(True), "TypeError forward: first_row | int | bool"),
+    (lambda: drawn(zoneout=-0.1), "RNNDescriptor: mode, RegularizedLSTM's zoneout | [0, 1] | -0.1"),
+    (lambda: drawn(zoneout=1.5), "RNNDescriptor: mode, RegularizedLSTM's zoneout | [0, 1] | 1.5"),
+]
+
+
+@refusals(anywhere=REFUSED)
+def test_invalid_first_row_or_rate_is_refused(call, kind, expected):
+    with pytest.raises(kind, match=expected):
+        call()

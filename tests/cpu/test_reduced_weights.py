@@ -14,9 +14,9 @@ from combinations import nightly
 from compiled import for_python
 from llvmlite import binding, ir
 from machine_code import compiled
-from messages import says
 from other_cells import KINDS, whole_heads
 from problems import CELLS, REDUCED, Problem
+from refused import refusals
 from tolerances import OUTPUTS, assert_close, assert_same_results
 
 import rnnkit
@@ -45,10 +45,13 @@ SHARED_OUT = [
 ]
 RARE = ("peephole", "bfloat16"), ("slstm", "int8"), ("mingru", "bfloat16"), ("indrnn", "int8")
 HEADS = nightly("slstm-heads", "bfloat16"), nightly("slstm-heads", "int8")
+KNOWN, INT8 = f"precision | None | bfloat16 | {NATIVE} | int8", {"precision": "int8"}
 REFUSED = [
-    ("float16", {}, [None, "bfloat16", NATIVE, "int8", "'float16'"]),
-    (8, {}, [None, "bfloat16", NATIVE, "int8", 8]),
-    ("int8", {"dtype": "float64"}, [None, "float64", "'int8'"]),
+    (lambda: rnnkit.LSTM(3, 5).prepare(precision="float16"), f"{KNOWN} | 'float16'"),
+    (lambda: rnnkit.LSTM(3, 5).prepare(precision=8), f"{KNOWN} | 8"),
+    (lambda: rnnkit.LSTM(3, 5, dtype="float64").prepare(**INT8), "precision | None | float64 | 'int8'"),
+    (lambda: rnnkit.LSTM(3, 5).prepare(precision=NATIVE), f"precision | bfloat16 | int8 | AVX-512 BF16 | '{NATIVE}'"),
+    (lambda: rnnkit.RNN(133_145, 1).prepare(**INT8), "precision | None | bfloat16 | 133144 | 'int8' | 133145"),
 ]
 DOTS = formats._BFLOAT16_DOTS, formats._BYTE_DOTS
 
@@ -94,22 +97,10 @@ def test_options_and_long_sums_on_rounded_numbers(form, options):
     assert_rounded(Problem("lstm", dtype="float32", seq_len=1, **{"hidden_size": 19, "batch_size": 5} | options), form)
 
 
-def test_int8_sums_that_may_overflow_are_refused():
-    desc = rnnkit.RNNDescriptor("rnn_tanh", 133_145, 1)
-    w = np.full(rnnkit.num_weights(desc), 0.5, np.float32)
-    with pytest.raises(ValueError, match=says("prepare: precision", None, "bfloat16", 133144, "'int8'", 133145)):
-        rnnkit.prepare(desc, w, precision="int8")
+def test_sums_of_int8_are_exact_up_to_the_longest():
     desc = rnnkit.RNNDescriptor("rnn_relu", 133_144, 1, bias="none")
     w, x = np.full(rnnkit.num_weights(desc), 0.5, np.float32), np.ones((1, 133_144), np.float32)
     assert rnnkit.prepare(desc, w, precision="int8").step(x, None).y.item() == pytest.approx(133_144 / 2, rel=1e-5)
-
-
-def step_loop_of(plan, problem):
-    hx, cx, rows = problem.hx, problem.cx, []
-    for x in problem.x:
-        y, hx, cx = plan.step(x, hx, cx)
-        rows.append(y)
-    return rnnkit.Infer(np.stack(rows), hx, cx)
 
 
 @pytest.mark.parametrize(("form", "cell"), REDUCED)
@@ -118,8 +109,11 @@ def test_steps_lengths_and_layers_alone_give_the_same_bits(form, cell):
     sizes = dict(input_size=9, hidden_size=21, seq_len=6, batch_size=5, num_layers=2, dtype="float32")
     problem = Problem(**CELLS[cell], **sizes)
     plan = rnnkit.prepare(problem.desc, problem.w, precision=form)
-    expected = plan.infer(*problem.inputs[1:])
-    assert_same_results(step_loop_of(plan, problem), expected, OUTPUTS)
+    expected, (x, *states) = plan.infer(*problem.inputs[1:]), problem.inputs[1:]
+    for t in range(6):
+        y, *states = plan.step(x[t], *states)
+        assert np.array_equal(y, expected.y[t])
+    assert_same_results(rnnkit.Infer(expected.y, *states), expected, OUTPUTS)
     lengths = [6, 0, 3, 6, 1]
     ragged = plan.infer(*problem.inputs[1:], lengths=lengths)
     for n, length in enumerate(lengths):
@@ -127,7 +121,8 @@ def test_steps_lengths_and_layers_alone_give_the_same_bits(form, cell):
         alone = plan.infer(problem.x[:length, n : n + 1], *own)
         assert np.array_equal(alone.y[:, 0], ragged.y[:length, n]) and not ragged.y[length:, n].any()
         assert np.array_equal(alone.hy[:, 0], ragged.hy[:, n])
-    x = problem.x
+    for seq_len, batch_size in (0, 3), (2, 0), (0, 0):
+        assert plan.infer(x[:seq_len, :batch_size]).y.shape == (seq_len, batch_size, problem.output_size)
     for number, input_size in enumerate((9, problem.output_size)):
         own = problem.twin(num_layers=1, input_size=input_size)
         named = {name[:-1] + "0": view for name, view in problem.views.items() if name.endswith(str(number))}
@@ -196,9 +191,9 @@ def test_shipped_cells_stay_near_the_unrounded_network(name, form, bidirectional
     found, expected = plan.infer(x), rnnkit.infer(desc, w, x)
     assert 0 < np.abs(found.y - expected.y).max() < 0.03 * max(1, np.abs(expected.y).max())
     if not bidirectional:
-        hx = cx = None
+        states = None, None
         for t in range(5):
-            y, hx, cx = plan.step(x[t], hx, cx)
+            y, *states = plan.step(x[t], *states)
             assert np.array_equal(y, found.y[t])
 
 
@@ -230,15 +225,8 @@ def test_rows_of_any_magnitude_keep_their_digits(form, size):
     assert np.abs(found - expected).max() <= max(0.02 * np.abs(expected).max(), 1e-29)
     if form == "int8" and size < 2.0**-100:
         assert not found.any()
-
-
-def test_zero_weights_and_empty_inputs(form):
-    net = rnnkit.LSTM(3, 5, seed=0)
     net.weights[...] = 0
-    plan, x = net.prepare(precision=form), np.ones((4, 2, 3), np.float32)
-    assert np.array_equal(plan.infer(x).y, net.infer(x).y)
-    for seq_len, batch_size in ((0, 3), (2, 0), (0, 0)):
-        assert plan.infer(x[:seq_len, :1].repeat(batch_size, axis=1)).y.shape == (seq_len, batch_size, 5)
+    assert not net.prepare(precision=form).infer(x).y.any()
 
 
 def test_copied_plans_keep_their_precision(form):
@@ -252,24 +240,17 @@ def test_copied_plans_keep_their_precision(form):
     assert rnnkit.LSTM(3, 5, seed=0).prepare().precision is None
 
 
+@refusals(prepare=REFUSED)
+def test_precision_that_cannot_be_is_refused(monkeypatch, call, kind, expected):
+    monkeypatch.setattr(reduced, "BFLOAT16_DOT", None)
+    with pytest.raises(kind, match=expected):
+        call()
+
+
 def test_plan_bytes_are_those_of_the_format():
     net = rnnkit.LSTM(256, 256, seed=0)
     sizes = {form: net.prepare(precision=form).packed.weights.nbytes for form in (None, *FORMS)}
     assert 0.49 < sizes["bfloat16"] / sizes[None] < 0.52 and 0.24 < sizes["int8"] / sizes[None] < 0.27
-
-
-@pytest.mark.parametrize(("given", "options", "facts"), REFUSED)
-def test_unknown_precision_and_float64_are_refused(given, options, facts):
-    with pytest.raises(ValueError, match=says("prepare: precision", *facts)):
-        rnnkit.LSTM(3, 5, **options).prepare(precision=given)
-
-
-def test_precision_is_refused_on_a_gpu(standin):
-    import cupy
-
-    net = rnnkit.LSTM(3, 5, seed=0).to(cupy)
-    with pytest.raises(rnnkit.BackendError, match=says("prepare: precision", None, "GPU", "'int8'")):
-        net.prepare(precision="int8")
 
 
 ELSEWHERE = """
@@ -300,12 +281,6 @@ def test_bits_without_the_dot_product_instructions_are_the_same(form, kinds):
     lacking, other = elsewhere(form, kinds, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES="+avx2,+fma")
     assert lacking == ["False", "False"]
     assert other == elsewhere(form, kinds)[1]
-
-
-def test_native_bfloat16_is_refused_where_the_cpu_has_none(monkeypatch):
-    monkeypatch.setattr(reduced, "BFLOAT16_DOT", None)
-    with pytest.raises(ValueError, match=says("prepare: precision", "bfloat16", "int8", "AVX-512 BF16", f"'{NATIVE}'")):
-        rnnkit.LSTM(3, 5).prepare(precision=NATIVE)
 
 
 @pytest.mark.skipif("avxvnni" not in FEATURES, reason="a CPU without AVX-VNNI")

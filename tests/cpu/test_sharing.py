@@ -14,15 +14,13 @@ import rnnkit
 from rnnkit.cpu import scheduler
 from rnnkit.cpu.layer import layers_of
 from rnnkit.cpu.rows import StepRows, same_length
-from rnnkit.cpu.scheduler import Scheduler, Sharing, best_sharing, shares_rows, threads_of_step
+from rnnkit.cpu.scheduler import Scheduler, Sharing, best_sharing, threads_of_step
 from rnnkit_kernels.loop import usable_threads
 from rnnkit_kernels.machine import sync, thread_pool
-from rnnkit_kernels.machine.jit import kernel
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
-from rnnkit_kernels.machine.sync import barrier, join, post_call
 from rnnkit_kernels.operands import Schedule
 
-MUCH, LITTLE = 10**13, 5 * 10**6  # so much that every worker is waited for
+MUCH, LITTLE = 10**13, 5 * 10**6
 LANES = VECTOR_BYTES // 4
 
 
@@ -34,18 +32,10 @@ def sharing(hidden_size, batch_size, threads, itemsize=4, **options):
     return best_sharing(batch_size, *sizes, threads, itemsize=itemsize, **options)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 5, 6, 64])
-@pytest.mark.parametrize("hidden_size", [16, 128, 800])
-def test_two_threads_both_work(hidden_size, batch_size):
-    by_rows = shares_rows(batch_size, 16 * hidden_size**2, 4)
-    assert sharing(hidden_size, batch_size, 1) == Sharing(1, 1)
-    assert sharing(hidden_size, batch_size, 2) == Sharing(2 if by_rows else 1, 2)
-
-
 # Hidden size, batch size, teams. Of one row weights are read from the first cache, of two from most of the second, of
 # three from that; of six from anywhere. Rows of float64 come out even.
-FLOAT32 = """16 1 1, 32 2 2, 64 2 1, 64 3 2, 192 2 1, 192 3 2, 208 3 1, 208 5 1, 208 6 2, 256 7 2, 272 7 1, 272 11 2,
-             450 10 1, 450 11 2, 450 12 2, 450 13 1, 456 12 1"""
+FLOAT32 = """16 1 1, 16 2 2, 32 2 2, 64 2 1, 64 3 2, 192 2 1, 192 3 2, 208 3 1, 208 5 1, 208 6 2, 256 7 2, 272 7 1,
+             272 11 2, 450 10 1, 450 11 2, 450 12 2, 450 13 1, 456 12 1"""
 FLOAT64 = "32 2 2, 64 2 1, 64 3 1, 64 4 2, 64 5 1, 96 4 1, 128 6 2, 128 7 1, 128 9 2, 320 12 1"
 
 
@@ -56,6 +46,7 @@ def rows_of(table, *more):
 @pytest.mark.parametrize(("hidden_size", "batch_size", "teams", "itemsize"), rows_of(FLOAT32, 4) + rows_of(FLOAT64, 8))
 def test_two_threads_share_rows_where_weights_are_near(hidden_size, batch_size, teams, itemsize):
     assert sharing(hidden_size, batch_size, 2, itemsize=itemsize) == Sharing(teams, 2)
+    assert sharing(hidden_size, batch_size, 1, itemsize=itemsize) == Sharing(1, 1)
 
 
 @pytest.mark.parametrize("threads", [3, 4, 7, 16, 64])
@@ -91,15 +82,6 @@ def test_model_finds_the_best_division(hidden_size, batch_size, threads, teams, 
     assert sharing(hidden_size, batch_size, threads) == Sharing(teams, teams * size)
 
 
-def test_bidirectional_schedule_doubles_the_threads():
-    desc = rnnkit.RNNDescriptor("lstm", 256, 256, bidirectional=True)
-    schedule = Scheduler(same_length(50, 8), 4, 64).forward(layers_of(desc)[:2], keeps_gates=False)
-    alone = sharing(256, 8, 32)
-    assert schedule.threads == 2 * alone.threads
-    assert schedule.bounds.size == (alone.teams + 1 if alone.teams > 1 else 0)
-    assert schedule.split
-
-
 # Input size, hidden size, steps, batch size, and whether.
 PIPELINED = """64 64 6 8 1, 64 64 5 8 0, 64 64 11 4 0, 64 64 12 4 1, 64 64 12 7 1,
                4 64 99 8 1, 1 64 99 8 0, 256 256 99 8 1, 272 272 99 8 0"""
@@ -118,25 +100,6 @@ def test_step_of_all_layers_has_one_team():
     sizes = 1, 12 << 20, 4096, layers[0].input_work + layers[0].step_work, 1, 0
     assert found == best_sharing(*sizes, 1024, max_teams=1).threads
     assert 8 <= found <= 64
-
-
-@kernel
-def _sign_up_to(seen, most, thread_id, size, sync):
-    """How large the team is, in the place of each thread that is in it."""
-    post_call(sync, thread_id, size)
-    team = join(sync, thread_id, size, most)
-    seen[team.thread_id] = team.size
-    barrier(team)
-
-
-@pytest.mark.cores(2)
-@pytest.mark.parametrize("most", [1, 2, 3, 5])
-def test_team_has_no_more_threads_than_the_kernel_asks_for(monkeypatch, most):
-    monkeypatch.setattr(thread_pool, "wanted_size", lambda: 4)
-    for _ in range(30):
-        seen = np.zeros(5)
-        thread_pool.run(_sign_up_to, MUCH, seen, most)
-        assert seen.tolist() == [min(most, 4)] * min(most, 4) + [0] * (5 - min(most, 4))
 
 
 class Sleeper:

@@ -1,7 +1,6 @@
 """Checkpoints in time: the bits of a training step without, whatever the network, the lengths and the segments."""
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,9 +9,9 @@ from combinations import pairs
 from hypothesis import given
 from hypothesis import strategies as st
 from idle import forget
-from messages import says
+from messages import raises
 from problems import CELLS, FLOAT32, Problem
-from strategies import problems, wide_problems
+from strategies import problems
 from tolerances import GRADIENTS, OUTPUTS, assert_same_bits, assert_same_results
 
 import rnnkit
@@ -20,22 +19,22 @@ from rnnkit.call import steps
 from rnnkit.call.arena import Arena
 from rnnkit.call.steps import gradient_chunk, segments
 from rnnkit.cpu import route, scheduler
-from rnnkit.cpu.rows import StepRows, segment_of
 from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.machine.gemm import depth_block
 
 
-def assert_same_training(problem, checkpoint_steps, **options):
-    """y, hy, cy and all gradients have the bits of a training step without checkpoints, also when dw is added to and
-    when backward is called again; returns the workspace."""
-    whole, found = problem.forward(), problem.forward(checkpoint_steps=checkpoint_steps, **options)
+def assert_same_training(problem, checkpoint_steps):
+    """y, hy, cy and all gradients have the bits of a training step without checkpoints, also when backward is called
+    again, without some cotangents, and when dw is added to."""
+    whole, found = problem.forward(), problem.forward(checkpoint_steps=checkpoint_steps)
     assert_same_results(found, whole, OUTPUTS)
-    for dw in (None, problem.draw(7, problem.w.shape)):
+    start, (dy, dhy, dcy) = problem.draw(7, problem.w.shape), problem.cotangents
+    for cotangents, dw in (problem.cotangents, None), ((None, dhy, None), None), ((dy, None, dcy), start):
         into, expected_into = (None if dw is None else dw.copy() for _ in range(2))
-        gradients = problem.backward(found.workspace, dw=into)
-        assert_same_results(gradients, problem.backward(whole.workspace, dw=expected_into), GRADIENTS)
+        gradients = rnnkit.backward(problem.desc, problem.w, found.workspace, *cotangents, dw=into)
+        expected = rnnkit.backward(problem.desc, problem.w, whole.workspace, *cotangents, dw=expected_into)
+        assert_same_results(gradients, expected, GRADIENTS)
         assert into is None or gradients.dw is into
-    return found.workspace
 
 
 @pytest.fixture
@@ -68,11 +67,6 @@ def test_every_deep_network_of_two_directions_has_the_same_bits(case):
     assert_same_training_in_chunks(*case)
 
 
-@given(checkpointed(wide_problems()))
-def test_sizes_around_the_vector_width_have_the_same_bits(case):
-    assert_same_training_in_chunks(*case)
-
-
 LAYERS = [dict(num_layers=3, dropout=0.5), dict(num_layers=3, bidirectional=True, dropout=0.25), dict(num_layers=4)]
 # float32 sums up 1024 rows at a time: chunks of 204 and 146 steps, and of one.
 LONG = [(5, 450, None), (7, 300, (0, 300, 160, 1, 299, 300, 146)), (1030, 3, None)]
@@ -85,7 +79,7 @@ def test_long_sequences_have_the_same_bits(cell, batch, layers, checkpoint_steps
     assert_same_training(Problem(**CELLS[cell], **layers, **sizes), checkpoint_steps)
 
 
-@pytest.mark.parametrize("checkpoint_steps", [1, 2, np.int64(3), 10**30])
+@pytest.mark.parametrize("checkpoint_steps", [1, 10**30])
 @pytest.mark.parametrize("changes", [{"seq_len": 0}, {"batch_size": 0}, {"lengths": (0, 0, 0)}, {"seq_len": 1}])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_empty_problems_train_with_checkpoints(short_chunks, bidirectional, changes, checkpoint_steps):
@@ -109,16 +103,6 @@ def test_number_of_threads_changes_no_bit(monkeypatch, short_chunks, dealt, batc
     found = problem.forward(checkpoint_steps=7)
     assert_same_results(found, whole, OUTPUTS)
     assert_same_results(problem.backward(found.workspace), expected, GRADIENTS)
-
-
-@pytest.mark.parametrize("cell", FLOAT32)
-def test_threads_may_share_a_workspace(short_chunks, cell):
-    """All but one that work in it at once take memory of their own."""
-    problem = Problem(**CELLS[cell], num_layers=2, dropout=0.5, dtype="float32", hidden_size=33, seq_len=20)
-    workspace, expected = problem.forward(checkpoint_steps=4).workspace, problem.backward(problem.forward().workspace)
-    with ThreadPoolExecutor(8) as pool:
-        for found in [pool.submit(problem.backward, workspace) for _ in range(24)]:
-            assert_same_results(found.result(), expected, GRADIENTS)
 
 
 DEEP = dict(num_layers=2, dropout=0.5, seq_len=9, lengths=(9, 0, 5))
@@ -176,15 +160,6 @@ def test_strided_inputs_and_nan_padding_change_no_bit(short_chunks, soil, layers
     assert_same_results(own.backward(found.workspace), gradients, GRADIENTS)
 
 
-@pytest.mark.parametrize("cotangents", list(itertools.product([False, True], repeat=3))[1:])
-def test_missing_cotangents_are_zeros(short_chunks, cotangents):
-    problem = Problem("lstm", **DEEP, bidirectional=True)
-    given = [array if there else None for array, there in zip(problem.cotangents, cotangents, strict=True)]
-    workspaces = [problem.forward(checkpoint_steps=K).workspace for K in (None, 2)]
-    whole, found = (rnnkit.backward(problem.desc, problem.w, workspace, *given) for workspace in workspaces)
-    assert_same_results(found, whole, GRADIENTS)
-
-
 def kernel_calls(monkeypatch, call):
     """The names of the kernels that a call runs."""
     run, names = thread_pool.run, []
@@ -214,7 +189,7 @@ def interruption(monkeypatch, number):
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-def test_backward_is_right_after_an_exception_in_any_kernel(monkeypatch, short_chunks, layers):
+def test_calls_are_right_after_an_exception_in_any_kernel(monkeypatch, short_chunks, layers):
     """What was interrupted in a segment is not taken for whole."""
     problem = Problem("gru", **DEEP | layers)
     expected = problem.backward(problem.forward().workspace)
@@ -225,16 +200,11 @@ def test_backward_is_right_after_an_exception_in_any_kernel(monkeypatch, short_c
         with interruption(monkeypatch, number):
             problem.backward(workspace)
         assert_same_results(problem.backward(workspace), expected, GRADIENTS)
-
-
-def test_forward_is_right_after_one_that_was_interrupted(monkeypatch, short_chunks):
-    problem = Problem("gru", **DEEP)
-    expected, workspace = problem.forward(), problem.forward(checkpoint_steps=3).workspace
     for number in range(6):
         with interruption(monkeypatch, number):
             problem.twin(seed=9).forward(checkpoint_steps=3, workspace=workspace)
         workspace = problem.forward(checkpoint_steps=3, workspace=workspace).workspace
-        assert_same_results(problem.backward(workspace), problem.backward(expected.workspace), GRADIENTS)
+        assert_same_results(problem.backward(workspace), expected, GRADIENTS)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -253,24 +223,11 @@ def test_last_segment_is_not_run_again(monkeypatch, short_chunks, bidirectional)
 
 def test_segments_are_whole_chunks_counted_from_the_end():
     """A chunk is what a product works through at once."""
-    for itemsize in (4, 8):
-        assert gradient_chunk(1, itemsize) == gradient_chunk(0, itemsize) == depth_block(itemsize)
-        assert gradient_chunk(depth_block(itemsize) + 1, itemsize) == 1
-    assert gradient_chunk(100, 4) == 10
+    assert gradient_chunk(100, 4) == 10 and gradient_chunk(1, 8) == gradient_chunk(0, 8) == depth_block(8)
     assert segments(95, 100, 4, 11) == [(0, 15), (15, 35), (35, 55), (55, 75), (75, 95)]
     assert segments(40, 100, 4, 20) == [(0, 20), (20, 40)]
     assert segments(40, 100, 4, 50) == segments(40, 100, 4, 10**30) == [(0, 40)]
     assert segments(0, 100, 4, 1) == [(0, 0)] and segments(3, 0, 8, 1) == [(0, 3)]
-
-
-def test_sequences_of_a_segment_keep_their_order():
-    """So do the sums over rows: where all are longer than the segment too."""
-    whole = StepRows(6, 5, padded=True).relist(6, np.array([4, 6, 0, 5, 4]))  # two of one length
-    for start, stop in ((0, 3), (2, 5), (3, 6), (5, 6)):
-        part, own = whole.part(start, stop), segment_of(whole, start, stop, whole.longest_first).whole
-        rows = part.rows.numbers[part.starts[0] : part.starts[-1]] - 5 * start
-        assert own.rows.numbers[: own.count].tolist() == rows.tolist()
-        assert own.starts.tolist() == (part.starts - part.starts[0]).tolist()
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64])
@@ -283,17 +240,16 @@ def test_checkpoint_steps_may_be_of_any_integer_type(kind):
     assert rnnkit.workspace_nbytes(net.desc, 9, 2, kind(100)) == rnnkit.workspace_nbytes(net.desc, 9, 2, 100)
 
 
-WRONG = [(0, ValueError, [1, 0]), (-3, ValueError, [1, -3])]
-OF_TYPE = [(2.0, "float"), (True, "bool"), ("8", "str"), (np.float32(8), "numpy.float32")]
-WRONG += [(value, TypeError, [None, "int", name]) for value, name in OF_TYPE]
+WRONG = [(0, ValueError, "1 | 0"), (-3, ValueError, "1 | -3"), (True, TypeError, "None | int | bool")]
+WRONG += [("8", TypeError, "None | int | str"), (np.float32(8), TypeError, "None | int | numpy.float32")]
 
 
 @pytest.mark.parametrize(("value", "error", "facts"), WRONG)
 def test_invalid_checkpoint_steps_are_refused(value, error, facts):
     problem = Problem("gru")
-    with pytest.raises(error, match=says("forward: checkpoint_steps", *facts)):
+    with raises(error, f"forward: checkpoint_steps | {facts}"):
         problem.forward(checkpoint_steps=value)
-    with pytest.raises(error, match=says("workspace_nbytes: checkpoint_steps", *facts)):
+    with raises(error, f"workspace_nbytes: checkpoint_steps | {facts}"):
         rnnkit.workspace_nbytes(problem.desc, 4, 3, value)
 
 
@@ -302,17 +258,8 @@ def test_states_of_every_step_are_refused():
     workspace = problem.forward(checkpoint_steps=np.int64(3)).workspace
     assert workspace.checkpoint_steps == 3 and problem.forward().workspace.checkpoint_steps is None
     for name in ("hidden", "cell"):
-        with pytest.raises(rnnkit.WorkspaceError, match=says(f"{name}: checkpoint_steps", None, 3)):
+        with raises(rnnkit.WorkspaceError, f"{name}: checkpoint_steps | None | 3"):
             getattr(workspace, name)(0)
-
-
-def test_stale_or_foreign_workspace_is_refused():
-    problem = Problem("lstm", dtype="float32")
-    workspace = problem.forward(checkpoint_steps=3).workspace
-    with pytest.raises(rnnkit.WorkspaceError, match=says("backward: workspace", "RNNDescriptor")):
-        problem.twin(num_layers=2).backward(workspace)
     problem.forward(checkpoint_steps=3, workspace=workspace)
-    with pytest.raises(rnnkit.WorkspaceError, match=says("backward: workspace", "latest forward")):
-        problem.backward(workspace)
-    with pytest.raises(rnnkit.WorkspaceError, match=says("hidden: workspace", "latest forward")):
+    with raises(rnnkit.WorkspaceError, "hidden: workspace | latest forward"):
         workspace.hidden(0)

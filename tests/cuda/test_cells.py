@@ -7,6 +7,7 @@ import math
 import sys
 from typing import NamedTuple
 
+import cuda_compiler
 import numpy as np
 import own_cells
 import pytest
@@ -24,11 +25,14 @@ from gpu_cases import (
     moved,
 )
 from messages import says
+from optional import IN_CI
 
 import rnnkit
-from examples.gallery.page import CELLS as GALLERY
+from examples.gallery.page import CELLS
 from rnnkit import cells
 from rnnkit.cells import derivative, exp, forward
+
+GALLERY = {name: one() if isinstance(one, type) else one for name, one in CELLS.items()}
 
 
 def marks(probability):
@@ -69,12 +73,9 @@ def test_options_that_cudnn_lacks_equal_the_host(gpu, name, options):
 
 @pytest.mark.parametrize("name", [weekly(one) for one in GALLERY])
 def test_cells_of_papers_equal_the_host(gpu, name):
-    kind = GALLERY[name]
-    kind = kind() if isinstance(kind, type) else kind
     for dtype in TOLERANCES:
-        assert_as_on_the_host(
-            Case(rnnkit.RNNDescriptor(kind, 4, 4, 1, True, dtype=dtype), options={"lengths": [3, 0, 5, 1]})
-        )
+        desc = rnnkit.RNNDescriptor(GALLERY[name], 4, 4, 1, True, dtype=dtype)
+        assert_as_on_the_host(Case(desc, options=OPTIONS["lengths"]))
 
 
 @pytest.mark.parametrize("sizes", [dict(seq_len=0), dict(batch_size=0), dict(seq_len=1, batch_size=1)], ids=str)
@@ -132,10 +133,9 @@ def test_backward_may_run_again_and_add(gpu):
         case = Case(desc_of("peephole-hard"), options=OPTIONS[options])
         found, gradients = case.step(moved)
         dw = moved(np.ones_like(case.w))
+        cotangents = moved((case.dy, case.dhy, case.dcy))
         for _ in range(2):
-            again = rnnkit.backward(
-                case.desc, moved(case.w), found.workspace, *map(moved, (case.dy, case.dhy, case.dcy)), dw=dw
-            )
+            again = rnnkit.backward(case.desc, moved(case.w), found.workspace, *cotangents, dw=dw)
         assert_near(again[:3], gradients[:3], 0)
         assert_near((dw,), (2 * gradients.dw.get() + 1,), 1e-12)
 
@@ -151,16 +151,6 @@ def test_states_of_every_step_are_those_of_the_host(gpu, options):
                 assert_near((found.state(*place),), (expected.state(*place),), 1e-12)
     with pytest.raises(rnnkit.WorkspaceError, match=says("hidden", "checkpoint_steps")):
         Case(case.desc, options=OPTIONS["checkpoints"]).step(moved)[0].workspace.hidden(0)
-
-
-def test_numbers_are_those_of_the_host(gpu):
-    """Dropout masks and noises: a seed gives the same network on both."""
-    case = Case(desc_of("variational", dropout=0.4), options=OPTIONS["seed and mask"])
-    (found, _), (expected, _) = case.step(moved), case.step(lambda one: one)
-    names = [name for name in expected.workspace.arrays if name.startswith("noises_")]
-    assert names
-    for name in names:
-        assert np.array_equal(found.workspace.arrays[name].get(), expected.workspace.arrays[name])
 
 
 def test_plans_and_streams_equal_the_host(gpu):
@@ -247,20 +237,84 @@ def test_a_network_stays_usable_after_an_allocation_has_failed(standin, monkeypa
 
     case = Case(desc_of("lem"))
     found, gradients = case.step(moved)
-    w = moved(case.w)
-    rooms = iter(range(10**9))
-    empty = standin_cupy.empty
-    for last in (0, 2, 5):
-        limit = next(rooms) + last
+    w, empty, left = moved(case.w), standin_cupy.empty, []
 
-        def failing(shape, dtype=np.float64, limit=limit):
-            if next(rooms) > limit:
-                raise MemoryError("out of memory")
-            return empty(shape, dtype)
+    def failing(shape, dtype=np.float64):
+        if not left:
+            raise MemoryError("out of memory")
+        left.pop()
+        return empty(shape, dtype)
 
-        monkeypatch.setattr(standin_cupy, "empty", failing)
-        with pytest.raises(MemoryError):
+    for count in (0, 2, 5):
+        left[:] = range(count)
+        with monkeypatch.context() as patch, pytest.raises(MemoryError):
+            patch.setattr(standin_cupy, "empty", failing)
             rnnkit.backward(case.desc, w, found.workspace, moved(case.dy))
-        monkeypatch.setattr(standin_cupy, "empty", empty)
     again = rnnkit.backward(case.desc, w, found.workspace, *map(moved, (case.dy, case.dhy, case.dcy)))
     assert_near(again, gradients, 0)
+
+
+# Loops over steps that are captured as CUDA graphs
+
+
+def test_graphs_repeat_what_they_captured(gpu, monkeypatch):
+    """The same loop again, with the same memory and other values in it."""
+    from rnnkit.cuda import graphs
+
+    monkeypatch.setattr(graphs, "enabled", True)
+    monkeypatch.setattr(graphs, "_graphs", graphs._Graphs())
+    case, workspace = Case(desc_of("layer-norm")), None
+    w, inputs = moved(case.w), [case.x, 2 * case.x, 3 * case.x, -case.x]
+    for x in inputs:
+        found = rnnkit.forward(case.desc, w, moved(x), workspace=workspace)
+        workspace = found.workspace
+        assert_near((found.y,), (rnnkit.forward(case.desc, case.w, x).y,), 1e-12)
+        gradients = rnnkit.backward(case.desc, w, workspace, moved(case.dy))
+        expected = rnnkit.forward(case.desc, case.w, x).workspace
+        assert_near(gradients, rnnkit.backward(case.desc, case.w, expected, case.dy), 1e-12)
+    captured = [one for one in graphs._graphs.found.values() if one is not None]
+    assert len(captured) >= case.desc.num_pseudo_layers  # at least those of forward
+    monkeypatch.setattr(graphs, "_KEPT", 1)
+    rnnkit.forward(case.desc, w, moved(case.x))
+    assert len(graphs._graphs.found) == 1
+
+
+def test_short_loops_and_streams_that_are_captured_make_no_graphs(gpu, monkeypatch):
+    from rnnkit.cuda import graphs
+
+    monkeypatch.setattr(graphs, "enabled", True)
+    monkeypatch.setattr(graphs, "_graphs", graphs._Graphs())
+    case, stream = Case(desc_of("lem"), seq_len=9), sys.modules["cupy"].cuda.Stream(non_blocking=True)
+    plan, x = rnnkit.prepare(case.desc, moved(case.w)), moved(case.x)
+    plan.infer(x[:3])
+    assert not graphs._graphs.found
+    with stream:
+        plan.infer(x)
+        known = dict(graphs._graphs.found)
+        stream.begin_capture()
+        y = plan.infer(x).y  # in memory of its own
+        stream.end_capture()
+    assert y.shape == (9, 4, 8) and graphs._graphs.found == known
+    assert len(known) == case.desc.num_pseudo_layers and set(known.values()) == {None}
+
+
+# CUDA's own compiler
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_nvrtc_compiles_every_cell(architecture):
+    """Without a warning, and without a GPU."""
+    if cuda_compiler.library() is None and not IN_CI:
+        pytest.skip("needs libnvrtc: pip install nvidia-cuda-nvrtc")
+    from rnnkit.cuda.common import common_source
+    from rnnkit.cuda.source import source_of
+
+    kinds = [*ALL.values(), *GALLERY.values(), *(desc_of(name).cell for name in MODES)]
+    options = "-default-device", "-fmad=false", f"--gpu-architecture={architecture}"
+    for dtype in map(np.dtype, TOLERANCES):
+        assert cuda_compiler.compiled(common_source(dtype), options)[1] == ""
+        for cell in kinds:
+            for kind in ("infer", "forward", "gradient"):
+                code, log = cuda_compiler.compiled(source_of(cell, dtype, False, kind, True), options)
+                assert code and log == "", (cell, kind, log)

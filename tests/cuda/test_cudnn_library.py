@@ -110,20 +110,13 @@ def test_numbers_are_those_of_the_header(header):
 # What is set can be read back
 
 
-FIELDS = (
-    "algo mode bias direction input_mode dtype precision math input_size hidden_size proj_size layers dropout flags"
-)
-RNN = dict(zip(FIELDS.split(), (0, 2, 2, 1, 0, 0, 0, 3, 3, 5, 5, 2, None, 0), strict=True))
-
-
+RNN = dict(algo=0, mode=2, bias=2, direction=1, input_mode=0, dtype=0, precision=0, math=3)
+RNN |= dict(input_size=3, hidden_size=5, proj_size=5, layers=2, dropout=None, flags=0)
 ACCEPTED_RNN = [
     *(dict(mode=mode, bias=bias) for mode in range(4) for bias in range(4)),
     *(dict(algo=algo, mode=mode) for mode in range(4) for algo in (1, 3)),
     *(dict(dtype=dtype, precision=precision) for dtype, precision in ((1, 1), (2, 0), (9, 0))),
-    dict(proj_size=4),
-    dict(proj_size=4, bias=1),
-    dict(algo=3, mode=3, math=0, dtype=2),
-    dict(direction=0, layers=1),
+    *(dict(proj_size=4, bias=1), dict(algo=3, mode=3, math=0, dtype=2), dict(direction=0, layers=1)),
     dict(input_mode=1, input_size=5),
 ]
 

@@ -1,8 +1,8 @@
-"""What only a device can show: bits, streams, threads, long sequences, memory, and PyTorch on the same weights."""
+"""What only a device can show: bits, streams, threads, long sequences, memory, and PyTorch in the same process."""
 
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import gpu as on_gpu
 import numpy as np
@@ -91,12 +91,9 @@ def test_threads_with_their_own_streams_give_the_same_bits():
         with cupy.cuda.Stream(non_blocking=True):
             results.extend(on_gpu.step(problem) for _ in range(10))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 40
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work) for _ in range(4)]:
+            done.result()
     for found in results:
         assert_same_step(found, expected)
 
@@ -107,44 +104,10 @@ def test_longest_sequence_equals_the_host():
     assert_close_on_gpu("y", found.y, expected.y, "tf32")  # rounding adds up over the steps
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("dropout", [0.0, 1.0])
 def test_dropout_of_0_and_1_equals_the_host(dropout):
     problem = problem_of("lstm", dropout=dropout)
-    result = on_gpu.step(problem)[0]
-    if dropout != 0.5:
-        assert_close_on_gpu("y", result.y, problem.forward().y, "float32")
-
-
-@pytest.mark.parametrize("tf32", [False, True])
-@pytest.mark.parametrize("hidden_size", [64, 400])  # the algorithm for small layers, and the standard one
-@pytest.mark.parametrize("directions", [1, 2])
-@pytest.mark.parametrize("mode", MODES)
-def test_pytorch_on_the_same_weights_gives_the_same(mode, directions, hidden_size, tf32):
-    torch = needs("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("PyTorch without CUDA")
-    problem = problem_of(mode, hidden_size, bidirectional=directions == 2)
-    sizes = dict(num_layers=2, bidirectional=directions == 2)
-    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(mode, torch.nn.RNN)
-    options = dict(nonlinearity=mode[4:]) if mode.startswith("rnn") else {}
-    torch.backends.cudnn.allow_tf32 = tf32
-    layer = kind(problem.input_size, problem.hidden_size, **sizes, **options).cuda()
-    layer.load_state_dict({name: torch.tensor(view) for name, view in problem.views.items()})
-    x = torch.tensor(problem.x, device="cuda", requires_grad=True)
-    states = [torch.tensor(a, device="cuda") for a in (problem.hx, problem.cx) if a is not None]
-    y, _ = layer(x, tuple(states) if mode == "lstm" else states[0])
-    y.backward(torch.tensor(problem.dy, device="cuda"))
-
-    desc = rnnkit.RNNDescriptor(mode, problem.input_size, problem.hidden_size, **sizes, allow_tf32=tf32)
-    w, own_x, hx, cx, dy = moved(*problem.inputs, problem.dy)
-    result = rnnkit.forward(desc, w, own_x, hx, cx)
-    gradients = rnnkit.backward(desc, w, result.workspace, dy)
-    arithmetic = "tf32" if tf32 else "float32"
-    assert_close_on_gpu("y", result.y.get(), y.detach().cpu().numpy(), arithmetic)
-    assert_gradient_close_on_gpu("dx", gradients.dx.get(), x.grad.cpu().numpy(), arithmetic)
-    for name, view in rnnkit.weight_views(desc, gradients.dw).items():
-        expected = dict(layer.named_parameters())[name].grad.cpu().numpy()
-        assert_gradient_close_on_gpu(name, view.get(), expected, arithmetic)
+    assert_close_on_gpu("y", on_gpu.step(problem)[0].y, problem.forward().y, "float32")
 
 
 SHARED = """
@@ -166,8 +129,7 @@ print(len(loaded))
 
 @pytest.mark.parametrize("names", [("theirs", "ours"), ("ours", "theirs")])
 def test_pytorch_and_rnnkit_load_one_libcudnn(names):
-    torch = needs("torch")
-    if not torch.cuda.is_available():
+    if not needs("torch").cuda.is_available():
         pytest.skip("PyTorch without CUDA")
     program = SHARED.format(first=names[0], second=names[1])
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

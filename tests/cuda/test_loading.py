@@ -27,26 +27,24 @@ def assert_refused(*facts, where="load: cuDNN"):
         cudnn.load.__wrapped__()
 
 
-@pytest.mark.parametrize("name", ["broken", "missing"])
-def test_chosen_library_that_cannot_be_loaded_is_refused(monkeypatch, tmp_path, name):
+def test_chosen_library_that_cannot_be_loaded_is_refused(monkeypatch, tmp_path):
     (tmp_path / "broken").write_text("not a library")
-    monkeypatch.setenv("RNNKIT_CUDNN", str(tmp_path / name))
-    assert_refused("library", tmp_path / name)
+    for name in ("broken", "missing"):
+        monkeypatch.setenv("RNNKIT_CUDNN", str(tmp_path / name))
+        assert_refused("library", tmp_path / name)
+    monkeypatch.setenv("RNNKIT_CUDNN", "libm.so.6")
+    assert_refused("cudnnGetVersion", "version 9")
 
 
 @pytest.mark.parametrize("variable", ["CONDA_PREFIX", "CUDNN_PATH"])
-def test_broken_library_is_not_passed_over(monkeypatch, nowhere, variable):
+def test_library_that_is_found_is_loaded_and_not_passed_over(monkeypatch, nowhere, variable):
     """Another one may be found further on, and would be another than the one that was meant."""
     monkeypatch.setenv(variable, str(nowhere))
     path = nowhere / "lib" / SONAME
     path.write_text("not a library")
     assert_refused("library", path)
-
-
-@pytest.mark.parametrize("variable", ["CONDA_PREFIX", "CUDNN_PATH"])
-def test_library_that_is_found_is_loaded(monkeypatch, nowhere, variable):
-    monkeypatch.setenv(variable, str(nowhere))
-    (nowhere / "lib" / SONAME).symlink_to(_ctypes.__file__)  # a library, but not of NVIDIA
+    path.unlink()
+    path.symlink_to(_ctypes.__file__)  # a library, but not of NVIDIA
     assert_refused("cudnnGetVersion", "version 9")
 
 
@@ -54,11 +52,6 @@ def test_missing_library_is_an_error_with_the_cure(monkeypatch, nowhere):
     monkeypatch.setenv("CUDNN_PATH", str(nowhere))
     facts = "installed", "pip install 'rnnkit[cuda13]'", "cuda12", "RNNKIT_CUDNN"
     assert_refused(*facts, where=f"load: {cudnn._SONAME}")
-
-
-def test_library_of_another_kind_is_refused(monkeypatch):
-    monkeypatch.setenv("RNNKIT_CUDNN", "libm.so.6")
-    assert_refused("cudnnGetVersion", "version 9")
 
 
 def test_library_of_another_version_is_refused():

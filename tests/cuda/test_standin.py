@@ -13,13 +13,7 @@ from gpu import assert_as_on_the_host, fetched, moved
 from messages import says
 from problems import Problem
 from standin_rules import SMALL_H, STANDARD
-from tolerances import (
-    GRADIENTS,
-    OUTPUTS,
-    assert_close_on_gpu,
-    assert_gradient_close_on_gpu,
-    assert_same_results,
-)
+from tolerances import GRADIENTS, OUTPUTS, assert_close_on_gpu, assert_gradient_close_on_gpu, assert_same_results
 
 import rnnkit
 from rnnkit.cuda.cudnn import DEFAULT_MATH, FMA_MATH, TENSOR_OP_MATH
@@ -37,6 +31,12 @@ def in_a_thread(work):
     thread.join()
 
 
+def calls_of_a_step(standin, problem):
+    standin.calls.clear()
+    on_gpu.step(problem)
+    return standin.calls
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_repeated_backward_runs_forward_again(standin, dropout):
     """cuDNN's reserve space is good for one: the others run forward once more."""
@@ -49,8 +49,7 @@ def test_repeated_backward_runs_forward_again(standin, dropout):
 
 
 def test_one_layer_asks_for_no_dropout(standin):
-    on_gpu.step(Problem(mode="lstm", dropout=0.5))
-    assert standin.calls == A_STEP
+    assert calls_of_a_step(standin, Problem(mode="lstm", dropout=0.5)) == A_STEP
 
 
 def test_descriptors_are_kept_and_freed(standin):
@@ -123,12 +122,8 @@ def test_standard_algorithm_replaces_a_refused_one(standin):
     problem = SMALL.twin(hidden_size=4)
     assert_as_on_the_host(problem)
     assert standin.calls == [*ONE_CALL, *A_STEP, *ONE_CALL, *ONE_CALL]
-    standin.calls.clear()
-    on_gpu.step(problem)
-    assert standin.calls == A_STEP
-    standin.calls.clear()
-    on_gpu.step(problem.twin(seq_len=5))  # of another shape nothing is known
-    assert standin.calls == [*ONE_CALL, *A_STEP]
+    assert calls_of_a_step(standin, problem) == A_STEP
+    assert calls_of_a_step(standin, problem.twin(seq_len=5)) == [*ONE_CALL, *A_STEP]  # of another nothing is known
 
 
 @pytest.mark.parametrize("refused", A_STEP[1:])
@@ -138,9 +133,7 @@ def test_forward_runs_again_where_backward_refuses(standin, refused):
     problem = SMALL.twin(hidden_size=4)
     assert_as_on_the_host(problem)
     assert standin.calls == [*A_STEP[: A_STEP.index(refused) + 1], *A_STEP, *ONE_CALL]
-    standin.calls.clear()
-    on_gpu.step(problem)
-    assert standin.calls == A_STEP
+    assert calls_of_a_step(standin, problem) == A_STEP
 
 
 def test_network_that_every_algorithm_refuses_is_an_error(standin):
@@ -158,34 +151,27 @@ def test_calls_run_on_the_current_stream(standin):
     assert standin.streams == [7] * 3 + [0] * 3 + [9] * 3 + [0] * 4
 
 
-def test_threads_have_their_own_handles(standin):
-    problem, results = Problem(mode="gru"), []
+def test_threads_and_devices_have_their_own_handles(standin):
+    results = []
 
-    def work():
-        results.append(on_gpu.step(problem)[0])
+    def work(device=0):
+        with cupy.cuda.Device(device):
+            results.append(on_gpu.step(Problem(mode="gru"))[0])
 
-    def handles():
-        return sum(found.kind == "handle" for found in standin.objects.values())
+    def devices():
+        return sorted(found.device for found in standin.objects.values() if found.kind == "handle")
 
     for _ in range(3):  # one after the other: a handle is used again
         in_a_thread(work)
-    assert handles() == 1
+    assert devices() == [0]
     work()
-    assert handles() == 1
+    assert devices() == [0]
     in_a_thread(work)
-    assert handles() == 2
+    assert devices() == [0, 0]
+    in_a_thread(lambda: work(1))  # the handles that the threads have left are of no use there
+    assert devices() == [0, 0, 1]
     for result in results:
         assert_same_results(result, results[0], OUTPUTS)
-
-
-def test_handles_stay_on_their_device(standin):
-    def work():
-        with cupy.cuda.Device(1):
-            on_gpu.infer(Problem(mode="gru"))
-
-    in_a_thread(work)
-    on_gpu.infer(Problem(mode="gru"))  # the handle that the thread has left is of no use here
-    assert sorted(found.device for found in standin.objects.values() if found.kind == "handle") == [0, 1]
 
 
 def test_libraries_for_different_versions_of_cuda_are_warned_of(standin, monkeypatch):

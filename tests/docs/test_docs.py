@@ -7,14 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from combinations import nightly
 from guides import DOCS, GUIDES, NEEDS, PAGES, README, blocks_of
 from installed import needs_installed
 from optional import OPTIONAL, needs
-
-
-def test_guides_with_needs_exist():
-    assert {*NEEDS} <= {*GUIDES}
 
 
 @pytest.mark.parametrize("name", GUIDES)
@@ -22,7 +17,7 @@ def test_guides_need_what_they_import(name):
     """Else they fail on a machine without it."""
     code = "\n".join(blocks_of(name, "python"))
     imported = set(re.findall(r"^(?:import|from) (?:rnnkit\.)?(\w+)", code, re.MULTILINE))
-    assert imported & {*OPTIONAL} <= {*NEEDS.get(name, [])}
+    assert imported & {*OPTIONAL} <= {*NEEDS.get(name, [])} and {*NEEDS} <= {*GUIDES}
 
 
 def links_of(page):
@@ -55,11 +50,7 @@ def test_pictures_are_small():
     assert pictures and all(picture.stat().st_size < 100_000 for picture in pictures)
 
 
-# They compile cells of their own, or import Keras.
-SLOW = "how-to/keras", "how-to/own-cells", "how-to/regularization", "tutorials/cell-from-a-paper", "tutorials/keras"
-
-
-@pytest.mark.parametrize("name", [nightly(name) if name in SLOW else name for name in GUIDES])
+@pytest.mark.parametrize("name", GUIDES)
 def test_code_of_guides_runs(name, tmp_path):
     needs_installed(*NEEDS.get(name, []))
     program = tmp_path / "guide.py"

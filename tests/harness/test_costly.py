@@ -11,27 +11,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_lines_give_the_part_of_a_test():
-    assert parts_of("# why\n\nnightly a.py::b[c d]\nweekly a.py::e\n") == {
-        "a.py::b[c d]": "nightly",
-        "a.py::e": "weekly",
-    }
+    text = "# why\n\nnightly a.py::b[c d]\nweekly a.py::e\n"
+    assert parts_of(text) == {"a.py::b[c d]": "nightly", "a.py::e": "weekly"}
     assert set(COSTLY.values()) == {"nightly", "weekly"}
 
 
 def collected(part, *files):
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n0",
-        "--collect-only",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        part,
-        *files,
-    ]
+    options = "-q", "-n0", "--collect-only", "-p", "no:cacheprovider", "-m", part
+    command = [sys.executable, "-m", "pytest", *options, *files]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     return {line for line in done.stdout.splitlines() if "::" in line}
 

@@ -62,17 +62,11 @@ def test_every_wrong_block_is_named():
         assert_checked(hx=scaled, bias_ih_l1=scaled)
 
 
-def test_missing_block_is_found():
+def test_missing_blocks_wrong_shapes_and_nan_are_found():
     loss, gradients, blocks = gradient_problem(PROBLEM)
     with pytest.raises(AssertionError, match="expected those of"):
         assert_gradients(loss, lambda arrays: dict(list(gradients(arrays).items())[1:]), blocks, 0)
-
-
-def test_wrong_shape_is_found():
     with pytest.raises(AssertionError, match=r"x: gradient has shape \(3, 3, 3\), the block \(4, 3, 3\)"):
         assert_checked(x=lambda block: block[1:])
-
-
-def test_nan_is_found():
     with pytest.raises(AssertionError, match=r"\Acx: gradient gives nan"):
         assert_checked(cx=lambda block: block * np.nan)

@@ -100,9 +100,8 @@ def repository(tmp_path, monkeypatch):
     """One of a function and its test, which alone is to judge."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     (tmp_path / "double.py").write_text("def double(x):\n    return x * 2\n")
-    (tmp_path / "test_double.py").write_text(
-        "from double import double\n\ndef test_double():\n    assert double(3) == 6 and double(2) == 4\n"
-    )
+    test = "from double import double\n\ndef test_double():\n    assert double(3) == 6 and double(2) == 4\n"
+    (tmp_path / "test_double.py").write_text(test)
     monkeypatch.setattr(__main__, "judges", lambda path: ("test_double.py",))
     return tmp_path
 
@@ -125,10 +124,9 @@ def test_tests_that_fail_without_a_fault_judge_none(repository, monkeypatch, jud
     assert not good and line.startswith("BROKEN: without a fault the tests fail: ")
 
 
-VERDICTS = [("x * 3", "killed"), nightly("x + x", "SURVIVED"), nightly("2 * x", "equivalent")]
-
-
-@pytest.mark.parametrize(("after", "verdict"), VERDICTS)
+@pytest.mark.parametrize(
+    ("after", "verdict"), [("x * 3", "killed"), nightly("x + x", "SURVIVED"), nightly("2 * x", "equivalent")]
+)
 def test_report_tells_killed_survived_and_equivalent_faults(repository, monkeypatch, judged, after, verdict):
     monkeypatch.setattr(__main__, "EQUIVALENT", {"double.py by hand: other: x * 2 -> 2 * x": "order is nothing"})
     monkeypatch.setattr(written, "FAULTS", {"double.py": [("other", "x * 2", after)]})

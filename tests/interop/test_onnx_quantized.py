@@ -34,7 +34,9 @@ def test_quantized_model_is_as_accurate_as_in_onnx_runtime(kind, per_channel, bi
     (theirs,) = run(path, ["y"], x=x, hx=h, cx=c, lengths=lengths)
     exact = node.net.infer(x, h, c, lengths=lengths).y
     ours = node.infer(x, h, c, lengths=lengths).y.swapaxes(1, 2).reshape(theirs.shape)
-    assert 1e-5 < abs(ours - exact).mean() < 1.1 * abs(theirs - exact).mean() < 2e-3
+    error, their_error = abs(ours - exact).mean(), abs(theirs - exact).mean()
+    assert 1e-5 < error < 2e-3  # theirs is 5e-3 on a CPU without VNNI, where sums of two of their products saturate
+    assert error < 1.1 * their_error
     assert abs(exact - net.infer(x, h, c, lengths=lengths).y).max() < 0.02
 
 
@@ -78,16 +80,6 @@ def test_weights_are_what_the_operator_stores(shape, weights, tmp_path):
     x = np.random.default_rng(1).normal(size=(T, N, INPUT)).astype("f4")
     assert_same_bits("y", node.infer(x).y[:, 0], node.net.prepare(precision="int8").infer(x).y)
     assert_same_bits("y", node.prepare().infer(x).y[:, 0], node.net.infer(x).y)
-
-
-def test_steps_and_streams_have_the_bits_of_the_sequence(tmp_path):
-    node = load_onnx(saved(tmp_path, operator()))["q"]
-    x = np.random.default_rng(1).normal(size=(T, N, INPUT)).astype("f4")
-    y, stream, states = node.infer(x).y[:, 0], node.stream(N), ()
-    for step, expected in zip(x, y, strict=True):
-        found, *states = node.step(step, *states)
-        assert_same_bits("step", found, expected)
-        assert_same_bits("stream", stream.step(step), expected)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ import pytest
 from combinations import nightly, weekly
 from jax_calls import DRAWING, LENGTHS, NETWORKS, OPTIONS, Case, N, T, assert_close, assert_same, narrowed
 from messages import says
+from refused import refusals
 
 import rnnkit
 import rnnkit.jax
 from rnnkit.cells import RegularizedLSTM
-from rnnkit.jax import network
+from rnnkit.jax import network, rnn
 
 jax.config.update("jax_enable_x64", True)
 EACH = pytest.mark.parametrize("kind", NETWORKS)
@@ -129,10 +130,8 @@ def test_lstm_of_jax_is_the_reference(bidirectional):
     sizes = 3, 5, 2, 0.0, bidirectional
     weights = init_lstm_weight(jax.random.key(0), 3, 5, 2, bidirectional)
     assert weights.shape == (get_num_params_in_lstm(3, 5, 2, bidirectional),)
-    x, states = (
-        jax.random.normal(jax.random.key(1), (N, T, 3), jnp.float32),
-        jnp.zeros((4 if bidirectional else 2, N, 5), jnp.float32),
-    )
+    x = jax.random.normal(jax.random.key(1), (N, T, 3), jnp.float32)
+    states = jnp.zeros((4 if bidirectional else 2, N, 5), jnp.float32)
     lengths = jnp.full(N, T, jnp.int32)
     expected = lstm_ref(x, states, states, *unpack_lstm_weights(weights, 3, 5, 2, bidirectional), lengths, *sizes)
     found = jax.jit(lambda x, w: rnnkit.jax.lstm(x, states, states, w, lengths, *sizes))(x, weights)
@@ -142,58 +141,40 @@ def test_lstm_of_jax_is_the_reference(bidirectional):
 
 
 GRU = rnnkit.RNNDescriptor("gru", 3, 5)
-W, X, H = (
-    np.zeros(rnnkit.num_weights(GRU), np.float32),
-    np.zeros((T, N, 3), np.float32),
-    np.zeros((1, N, 5), np.float32),
+W, X = np.zeros(rnnkit.num_weights(GRU), np.float32), np.zeros((T, N, 3), np.float32)
+H = np.zeros((1, N, 5), np.float32)
+
+
+@refusals(
+    rnn=[
+        (lambda: rnn("gru", W, X), "TypeError network | RNNDescriptor | str"),
+        (lambda: rnn(GRU, W[:3], X), "w | num_weights=150 | (3,)"),
+        (lambda: rnn(GRU, W, [1.0]), "TypeError x | array | list"),
+        (lambda: rnn(GRU, W, X.astype("float64")), "TypeError x | float32 | float64"),
+        (lambda: rnn(GRU, W, X[..., :2]), "x | input_size=3 | (6, 5, 2)"),
+        (lambda: rnn(GRU, W, X, H[:, 1:]), "hx | batch_size=5 | (1, 4, 5)"),
+        (lambda: rnn(GRU, W, X, H, H), "TypeError cx | None"),
+        (lambda: rnn(GRU, W, X, lengths=[7] * N), "lengths[0] | 0..seq_len=6 | 7"),
+        (lambda: rnn(GRU, W, X, lengths=[1] * 4), "lengths | batch_size=5 | (4,)"),
+        (lambda: rnn(GRU, W, X, mask=np.full((T, N), 2)), "mask | 0 and 1"),
+        (lambda: rnn(GRU, W, X, resets=np.ones((N, T))), "resets | seq_len=6 | (5, 6)"),
+        (lambda: rnn(GRU, W, X, initial="cx"), "initial | hx"),
+        (lambda: rnn(GRU, W, X, seed="1"), "TypeError seed | int | str"),
+        (lambda: rnn(GRU, W, X, inputs={}), "TypeError inputs | None | dict"),
+        (lambda: rnn(GRU, W, X, first_row=-1), "first_row | -1"),
+    ],
+    lstm=[(lambda: rnnkit.jax.lstm(X, H, H, W, jnp.full(T, N), 3, 5, 1, 0.5, False), "dropout | 0 | rnnkit.jax.rnn")],
 )
-CALL = lambda: (GRU, W, X)  # noqa: E731
-WRONG = {
-    "network": (TypeError, says("rnn: network", "RNNDescriptor", "str"), lambda: ("gru", W, X), {}),
-    "w": (ValueError, says("rnn: w", "num_weights=150", "(3,)"), lambda: (GRU, W[:3], X), {}),
-    "list": (TypeError, says("rnn: x", "array", "list"), lambda: (GRU, W, [1.0]), {}),
-    "dtype": (TypeError, says("rnn: x", "float32", "float64"), lambda: (GRU, W, X.astype("float64")), {}),
-    "x": (ValueError, says("rnn: x", "input_size=3", "(6, 5, 2)"), lambda: (GRU, W, X[..., :2]), {}),
-    "hx": (ValueError, says("rnn: hx", "batch_size=5", "(1, 4, 5)"), lambda: (GRU, W, X, H[:, 1:]), {}),
-    "cx": (TypeError, says("rnn: cx", "None"), lambda: (GRU, W, X, H, H), {}),
-    "lengths": (ValueError, says("rnn: lengths[0]", "0..seq_len=6", 7), CALL, dict(lengths=[7] * N)),
-    "shape of lengths": (
-        ValueError,
-        says("rnn: lengths", "batch_size=5", "(4,)"),
-        lambda: (GRU, W, X),
-        dict(lengths=[1] * 4),
-    ),
-    "mask": (ValueError, says("rnn: mask", "0 and 1"), CALL, dict(mask=np.full((T, N), 2))),
-    "resets": (
-        ValueError,
-        says("rnn: resets", "seq_len=6", "(5, 6)"),
-        lambda: (GRU, W, X),
-        dict(resets=np.ones((N, T))),
-    ),
-    "initial": (ValueError, says("rnn: initial", "hx"), CALL, dict(initial="cx")),
-    "seed": (TypeError, says("rnn: seed", "int", "str"), CALL, dict(seed="1")),
-    "inputs": (TypeError, says("rnn: inputs", "None", "dict"), CALL, dict(inputs={})),
-    "first_row": (ValueError, says("rnn: first_row", -1), CALL, dict(first_row=-1)),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_arguments_are_named_at_trace_time(name):
-    kind, expected, arguments, options = WRONG[name]
+def test_wrong_arguments_are_named_at_trace_time(call, kind, expected):
     with pytest.raises(kind, match=expected):
-        rnnkit.jax.rnn(*arguments(), **options)
+        call()
 
 
-def test_wrong_values_are_named_when_the_program_runs():
-    run = jax.jit(lambda **options: rnnkit.jax.rnn(GRU, W, X, **options).y)
-    for options, text in (
-        (dict(lengths=jnp.full(N, 7)), "lengths[0] must be in 0..seq_len=6, got 7"),
-        (dict(resets=jnp.ones((T, N)), mask=jnp.zeros((T, N))), "resets[0, 0] must be 0 where mask is 0"),
-    ):
-        with pytest.raises(jax.errors.JaxRuntimeError) as caught:
-            run(**options).block_until_ready()
-        assert text in str(caught.value)
-    assert not run().any()  # the next call works
+def test_marks_that_contradict_each_other_are_named_when_the_program_runs():
+    run = jax.jit(lambda **options: rnn(GRU, W, X, **options).y)
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        run(resets=jnp.ones((T, N)), mask=jnp.zeros((T, N))).block_until_ready()
+    assert "resets[0, 0] must be 0 where mask is 0" in str(caught.value)
 
 
 def test_sizes_must_be_known():
@@ -209,9 +190,3 @@ def test_float64_that_jax_narrows_is_refused():
     case = Case("gru", "float64")
     with narrowed(), pytest.raises(TypeError, match=says("rnn: w", "float64", "float32", "jax_enable_x64")):
         case.run(case.w, *case.arrays)
-
-
-def test_dropout_of_lstm_is_refused():
-    states = jnp.zeros((1, N, 5), jnp.float32)
-    with pytest.raises(ValueError, match=says("lstm: dropout", 0, "rnnkit.jax.rnn")):
-        rnnkit.jax.lstm(X, states, states, W, jnp.full(T, N), 3, 5, 1, 0.5, False)

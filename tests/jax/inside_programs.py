@@ -235,26 +235,20 @@ def test_a_program_without_memory_leaves_the_call_to_python(fresh, monkeypatch, 
     assert in_python == ["infer"] and not table._found
 
 
-def test_a_program_that_is_running_is_not_dropped(fresh):
+def test_a_program_in_use_is_not_dropped(fresh):
+    """It is running, or a thread that helped still reads it."""
     run_sizes([40])
     (copies,) = table._found.values()
-    copies.words[programs.PAIRS] = 1
-    copies.drop()
-    assert len(copies.programs) == 1
-    copies.words[programs.PAIRS] = 0
+    program, helpers = copies.programs[0], copies.programs[0]._helpers
+    for running, read in ((1, helpers), (0, np.ones((1, programs.HELPER_WORDS), np.int64))):
+        copies.words[programs.PAIRS], program._helpers = running, read
+        copies.drop()
+        assert copies.programs and copies.words[programs.PAIRS + 1] == program.words.ctypes.data
+    program._helpers = helpers
     copies.drop()
     assert not copies.programs and copies.words[programs.PAIRS + 1] == 0
     run_sizes([40])
     assert len(copies.programs) == 1
-
-
-def test_a_program_that_a_helper_reads_is_not_dropped(fresh):
-    run_sizes([41])
-    (copies,) = table._found.values()
-    program = copies.programs[0]
-    program._helpers = np.ones((1, programs.HELPER_WORDS), np.int64)
-    copies.drop()
-    assert copies.programs and copies.words[programs.PAIRS + 1] == program.words.ctypes.data
 
 
 @pytest.mark.cores(2)

@@ -21,7 +21,13 @@ from rnnkit.keras.layers import why_not
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 T, N, F, H = 7, 5, 3, 4
 RNG = np.random.default_rng(0)
-X = RNG.standard_normal((N, T, F), np.float32)
+
+
+def new(*shape):
+    return RNG.standard_normal(shape, np.float32)
+
+
+X = new(N, T, F)
 LENGTHS = np.array([7, 3, 1, 5, 2])
 RIGHT, HOLES = np.arange(T) < LENGTHS[:, None], RNG.random((N, T)) < 0.6
 EMPTY = RIGHT.copy()
@@ -42,13 +48,20 @@ ACTIVATED = [
 ]
 
 
-def both(kind, **options):
-    """A layer of Keras and one of rnnkit with the same weights."""
-    name, own = KINDS[kind]
-    layers = [getattr(place, name)(H, **own, **options) for place in (keras.layers, rnnkit.keras)]
+def twins(make):
+    """A layer of Keras and one of rnnkit, by what makes one from a module, with the same weights."""
+    layers = [make(place) for place in (keras.layers, rnnkit.keras)]
     for one in layers:
         one.build(X.shape)
-    weights = [0.5 * RNG.standard_normal(one.shape).astype("f4") for one in layers[0].get_weights()]
+    layers[1].set_weights(layers[0].get_weights())
+    return layers
+
+
+def both(kind, **options):
+    """The same of a kind, with large weights."""
+    name, own = KINDS[kind]
+    layers = twins(lambda place: getattr(place, name)(H, **own, **options))
+    weights = [0.5 * new(*one.shape) for one in layers[0].get_weights()]
     for one in layers:
         one.set_weights(weights)
     return layers
@@ -63,7 +76,6 @@ def test_layers_match_kerass(kind, mask, sequences, backwards, initial, zeros):
     options = dict(return_sequences=sequences, go_backwards=backwards, zero_output_for_mask=zeros, return_state=True)
     plain, own = both(kind, **options)
     assert why_not(own) is None
-    new = lambda *shape: RNG.standard_normal(shape).astype("f4")  # noqa: E731
     count = 2 if KINDS[kind][0] == "LSTM" else 1
     states = [new(N, H) for _ in range(count)] if initial else None
     probes = [new(*((N, T, H) if sequences else (N, H))), *(new(N, H) for _ in range(count))]
@@ -75,7 +87,7 @@ def test_layers_match_kerass(kind, mask, sequences, backwards, initial, zeros):
 def test_inference_and_its_gradients(kind):
     """Without dropout."""
     plain, own = both(kind, return_sequences=True, dropout=0.5, recurrent_dropout=0.5)
-    given = X, None, RIGHT, [RNG.standard_normal((N, T, H)).astype("f4")]
+    given = X, None, RIGHT, [new(N, T, H)]
     assert_near(run(own, *given, training=False), run(plain, *given, training=False))
 
 
@@ -102,15 +114,8 @@ def test_stateful_layers_go_on():
 
 def bidirectional(kind, merge="concat", **options):
     """The same of Keras and of rnnkit, around equal layers."""
-    layers = both(kind, **options)
-    pair = [
-        place.Bidirectional(one, merge_mode=merge)
-        for place, one in zip((keras.layers, rnnkit.keras), layers, strict=True)
-    ]
-    for one in pair:
-        one.build(X.shape)
-    pair[1].set_weights(pair[0].get_weights())
-    return pair
+    layers = dict(zip((keras.layers, rnnkit.keras), both(kind, **options), strict=True))
+    return twins(lambda place: place.Bidirectional(layers[place], merge_mode=merge))
 
 
 @pytest.fixture
@@ -134,7 +139,6 @@ def engine_calls(monkeypatch):
 )
 def test_bidirectional_layers_are_one_network(engine_calls, kind, merge, mask, sequences, initial):
     pair = bidirectional(kind, merge, return_sequences=sequences, return_state=True)
-    new = lambda *shape: RNG.standard_normal(shape).astype("f4")  # noqa: E731
     count = 4 if kind == "lstm" else 2
     states = [new(N, H) for _ in range(count)] if initial else None
     shape = (*((N, T) if sequences else (N,)), 2 * H if merge == "concat" else H)
@@ -156,16 +160,11 @@ def test_bidirectional_layers_that_are_two_networks(engine_calls, options):
 
 
 def test_directions_of_two_kinds_are_two_networks(engine_calls):
-    pair = [
-        place.Bidirectional(
-            place.LSTM(H, return_sequences=True), backward_layer=place.GRU(H, go_backwards=True, return_sequences=True)
-        )
-        for place in (keras.layers, rnnkit.keras)
-    ]
-    for one in pair:
-        one.build(X.shape)
-    pair[1].set_weights(pair[0].get_weights())
-    assert_near(*(run(one, X, mask=HOLES) for one in pair))
+    def make(place):
+        reverse = place.GRU(H, go_backwards=True, return_sequences=True)
+        return place.Bidirectional(place.LSTM(H, return_sequences=True), backward_layer=reverse)
+
+    assert_near(*(run(one, X, mask=HOLES) for one in twins(make)))
     assert [one.desc.mode for one in engine_calls] == ["lstm", "gru"]
 
 
@@ -178,12 +177,9 @@ def test_bidirectional_layers_drop_states(engine_calls):
 
 @pytest.mark.parametrize(("kind", "options"), ACTIVATED)
 def test_other_activations(kind, options):
-    layers = [getattr(place, kind)(H, return_sequences=True, **options) for place in (keras.layers, rnnkit.keras)]
-    for one in layers:
-        one.build(X.shape)
-    layers[1].set_weights(layers[0].get_weights())
+    layers = twins(lambda place: getattr(place, kind)(H, return_sequences=True, **options))
     assert why_not(layers[1]) is None
-    given = X, None, RIGHT, [RNG.standard_normal((N, T, H)).astype("f4")]
+    given = X, None, RIGHT, [new(N, T, H)]
     assert_near(*(run(one, *given) for one in layers))
 
 
@@ -195,7 +191,7 @@ def test_recurrent_dropout_is_kerass_with_the_engines_masks(monkeypatch, engine_
     """Keras draws for each gate a mask of h, and of x."""
     monkeypatch.setattr(layers_module, "seed_of", lambda layer, training: 7)
     plain, own = both(kind, return_sequences=True, dropout=dropout, recurrent_dropout=0.4, seed=3)
-    given = X, None, RIGHT, [RNG.standard_normal((N, T, H)).astype("f4")]
+    given = X, None, RIGHT, [new(N, T, H)]
     found = run(own, *given)
     desc = engine_calls[0].desc
     zeros = np.zeros(rnnkit.num_weights(desc), "f4"), np.zeros((T, N, desc.input_size), "f4")
@@ -217,10 +213,7 @@ def test_recurrent_dropout_is_kerass_with_the_engines_masks(monkeypatch, engine_
     ],
 )
 def test_what_the_engine_lacks_stays_on_keras(kind, options, reason):
-    layers = [getattr(place, kind)(H, **options) for place in (keras.layers, rnnkit.keras)]
-    for one in layers:
-        one.build(X.shape)
-    layers[1].set_weights(layers[0].get_weights())
+    layers = twins(lambda place: getattr(place, kind)(H, **options))
     assert reason in why_not(layers[1])
     if "dtype" not in options or BACKEND != "numpy":
         plain, own = (run(one, X, training=False) for one in layers)

@@ -177,19 +177,6 @@ def test_models_are_compiled_or_not(options):
 
 
 @trains
-def test_many_calls_keep_their_values_for_backward():
-    """One layer, called several times before any backward."""
-    model, x = made("subclassed")
-    plain, _ = made("subclassed", accelerated=False)
-    assert_near(
-        [np.asarray(one.train_on_batch(x, LABELS)) for one in (model,)],
-        [np.asarray(plain.train_on_batch(x, LABELS))],
-        1e-5,
-    )
-    assert_near(model.get_weights(), plain.get_weights(), 1e-5)
-
-
-@trains
 def test_many_steps_need_no_more_memory():
     model, x = made("classifier")
     for _ in range(20):

@@ -5,13 +5,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from compiled import for_python
 from installed import needs_installed
 from llvmlite import binding, ir
+from repository import SUPPORT
 
 from rnnkit_kernels.machine import amx
 from rnnkit_kernels.machine.amx import TILE_ROWS
@@ -20,15 +20,17 @@ from rnnkit_kernels.machine.amx_tile import AmxTile, configure_function, release
 from rnnkit_kernels.machine.formats import ROWS_AT_ONCE, Bfloat16Tiles, Int8Tiles
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
 
-SUPPORT = Path(__file__).parents[1] / "support"
-needs_wide_registers = pytest.mark.skipif(VECTOR_BYTES != 64, reason="panels of a CPU without AVX-512 fit no tiles")
 PLANS = """
 import hashlib, json, os, sys, warnings
-import numba
 import numpy as np
 import rnnkit
 from rnnkit_kernels.machine import amx
 
+SIZES = {
+    "lstm": [(5, 5, 1, 0, 1), (64, 17, 1, 1, 1), (33, 100, 2, 0, 1), (96, 40, 1, 0, 1e18), (96, 40, 1, 0, 1e-25)],
+    "gru": [(16, 16, 2, 1, 1), (300, 70, 1, 0, 1)],
+    "rnn_tanh": [(26, 40, 1, 0, 1), (128, 33, 1, 0, 1)],
+}
 if os.environ.get("REFUSED"):
     amx.has_tiles = lambda: False
 found, rng = {}, np.random.default_rng(0)
@@ -39,96 +41,59 @@ def digest(*arrays):
     return hashlib.sha256(b"".join(np.where(np.isnan(one), 7, one).tobytes() for one in arrays)).hexdigest()
 
 
-for form in ("bfloat16", "int8"):
-    for mode, sizes in json.loads(sys.argv[1]).items():
-        for input_size, hidden_size, layers, both, scale in sizes:
-            desc = rnnkit.RNNDescriptor(mode, input_size, hidden_size, layers, bool(both))
-            w = rnnkit.init_weights(desc, seed=0) * np.float32(scale)
-            plan = rnnkit.prepare(desc, w, precision=form)
-            for count in json.loads(sys.argv[2]):
-                x = rng.standard_normal((3, count, input_size), np.float32) / np.float32(scale)
-                if scale != 1:
-                    x[1, count // 2, 0], x[2, 0, -1] = np.nan, np.inf
-                given = {} if count % 2 else {"lengths": rng.integers(0, 4, count)}
-                y, hy, _ = plan.infer(x, **given)
-                name = f"{form} {mode} {desc} {scale} {count}"
-                found[name] = digest(y, hy)
-                if form == "bfloat16" and count in (1, 5, 33):
-                    result = rnnkit.forward(desc, w, x, **given, precision=form)
-                    gradients = rnnkit.backward(desc, w, result.workspace, result.y)
-                    found[f"training {name}"] = digest(result.y, gradients.dx, gradients.dhx, gradients.dw)
-if len(sys.argv) > 3:  # the last digest again, in a child
+cases = [(form, mode, *one) for form in ("bfloat16", "int8") for mode, sizes in SIZES.items() for one in sizes]
+for form, mode, input_size, hidden_size, layers, both, scale in cases:
+    desc = rnnkit.RNNDescriptor(mode, input_size, hidden_size, layers, bool(both))
+    w = rnnkit.init_weights(desc, seed=0) * np.float32(scale)
+    plan = rnnkit.prepare(desc, w, precision=form)
+    for count in (1, 2, 5, 16, 17, 33, 100):
+        x = rng.standard_normal((3, count, input_size), np.float32) / np.float32(scale)
+        if scale != 1:
+            x[1, count // 2, 0], x[2, 0, -1] = np.nan, np.inf
+        given = {} if count % 2 else {"lengths": rng.integers(0, 4, count)}
+        y, hy, _ = plan.infer(x, **given)
+        name = f"{form} {mode} {desc} {scale} {count}"
+        found[name] = digest(y, hy)
+        if form == "bfloat16" and count in (1, 5, 33):
+            result = rnnkit.forward(desc, w, x, **given, precision=form)
+            gradients = rnnkit.backward(desc, w, result.workspace, result.y)
+            found[f"training {name}"] = digest(result.y, gradients.dx, gradients.dhx, gradients.dw)
+if "fork" in sys.argv:  # the last digest again, in a child
     child = os.fork()
     if child == 0:
         os._exit(not np.array_equal(plan.infer(x, **given).y, y, equal_nan=True))
     assert os.waitpid(child, 0)[1] == 0
 print(json.dumps(found))
 """
-SIZES = {
-    "lstm": [(5, 5, 1, 0, 1), (64, 17, 1, 1, 1), (33, 100, 2, 0, 1), (96, 40, 1, 0, 1e18), (96, 40, 1, 0, 1e-25)],
-    "gru": [(16, 16, 2, 1, 1), (300, 70, 1, 0, 1)],
-    "rnn_tanh": [(26, 40, 1, 0, 1), (128, 33, 1, 0, 1)],
-}
-COUNTS = [1, 2, 5, 16, 17, 33, 100]
 
 
-def run(script, *arguments, command=(), **environment):
+def run(*arguments, **environment):
     """What a script prints, as JSON."""
-    done = subprocess.run(
-        [sys.executable, *command, script, *arguments],
-        env=os.environ | environment, capture_output=True, text=True, timeout=500,
-    )  # fmt: skip
+    command, environment = [sys.executable, *arguments], os.environ | environment
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
 
-@pytest.fixture
-def script(tmp_path):
-    path = tmp_path / "plans.py"
-    path.write_text(PLANS)
-    return str(path)
-
-
-@pytest.fixture
-def emulated(tmp_path):
-    """The start of a command that runs a script on emulated tile registers, and the file that counts their products."""
-    needs_installed("cc")
-    library, counts = tmp_path / "amx.so", tmp_path / "counts"
-    options = "-O2", "-shared", "-fPIC", "-ffp-contract=off", "-mfma"
-    subprocess.run(["cc", *options, "-o", library, SUPPORT / "emulated_amx.c", "-lm"], check=True)
-    return (str(SUPPORT / "emulated_amx.py"), str(library), str(counts)), counts
-
-
 @pytest.mark.nightly
-@needs_wide_registers
-def test_tile_registers_give_the_bits_of_vector_registers(script, emulated, tmp_path):
+@pytest.mark.skipif(VECTOR_BYTES != 64, reason="panels of a CPU without AVX-512 fit no tiles")
+def test_tile_registers_give_the_bits_of_vector_registers(tmp_path):
     """Also in a process that was refused, with the machine code of one that was not in its cache; in a fork, on more
     threads than cores, and on the CPU's own tile registers."""
-    command, counts = emulated
-    given = json.dumps(SIZES), json.dumps(COUNTS)
+    needs_installed("cc")
+    script, library, counts = (tmp_path / name for name in ("plans.py", "amx.so", "counts"))
+    script.write_text(PLANS)
+    options = "-O2", "-shared", "-fPIC", "-ffp-contract=off", "-mfma"
+    subprocess.run(["cc", *options, "-o", library, SUPPORT / "emulated_amx.c", "-lm"], check=True)
+    emulated = SUPPORT / "emulated_amx.py", library, counts, script
     cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    found = run(script, *given, "fork", command=command, **cache)
+    found = run(*emulated, "fork", **cache)
     products = json.loads(counts.read_text())
     assert products["tdpbf16ps"] > 1000 and products["tdpbusd"] > 1000
-    assert run(script, *given, REFUSED="1", **cache) == found
-    assert run(script, *given, command=command, NUMBA_NUM_THREADS="16", **cache) == found
+    assert run(script, REFUSED="1", **cache) == found
+    assert run(*emulated, NUMBA_NUM_THREADS="16", **cache) == found
     if amx.has_tiles():
-        assert run(script, *given, "fork", NUMBA_CACHE_DIR=str(tmp_path / "real")) == found
-
-
-@pytest.mark.weekly
-@needs_wide_registers
-def test_tile_registers_give_the_bits_of_many_shapes(script, emulated, tmp_path):
-    command, _ = emulated
-    rng = np.random.default_rng(1)
-    sizes = {
-        mode: [(*map(int, rng.integers(1, 200, 2)), 1, 0, 1) for _ in range(20)] for mode in ("lstm", "gru", "rnn_relu")
-    }
-    given = json.dumps(sizes), json.dumps([2, 3, 15, 31, 32, 34, 64, 97])
-    found = run(script, *given, command=command, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
-    assert run(script, *given, REFUSED="1") == found
-    if amx.has_tiles():
-        assert run(script, *given) == found
+        assert run(script, "fork", NUMBA_CACHE_DIR=str(tmp_path / "real")) == found
 
 
 def test_registers_read_at_most_two_rows_beyond_the_last():
@@ -157,28 +122,15 @@ def test_instructions_are_those_of_tile_registers(form, gates):
     target = binding.Target.from_triple("x86_64-linux-gnu").create_target_machine(features=features)
     text = target.emit_assembly(binding.parse_assembly(str(module)))
     product = {"bf16ps": "tdpbf16ps", "busd": "tdpbusd"}[form.tiles]
-    groups = (
-        [min(2, gates - first) for first in range(0, gates, 2)],
-        [min(4, gates - one) for one in range(0, gates, 4)],
-    )
-    sums = 2 * sum(groups[0]) + sum(groups[1])
-    assert text.count(f"{product}\t") == text.count("tilezero\t") == text.count("tilestored\t") == sums
+    assert text.count(f"{product}\t") == text.count("tilezero\t") == text.count("tilestored\t") == 3 * gates
     assert text.count("ldtilecfg\t") == 1 and text.count("tilerelease") == 1
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """The requests to a Linux that answers with `asked.answer`, on a CPU with tile registers."""
-
-    class Library:
-        answer, calls = 0, []
-
-        def syscall(self, *arguments):
-            self.calls.append(arguments)
-            return self.answer
-
-    library = Library()
-    library.calls = []
+    library = SimpleNamespace(answer=0, calls=[])
+    library.syscall = lambda *arguments: library.calls.append(arguments) or library.answer
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(amx, "FEATURES", amx._FEATURES)

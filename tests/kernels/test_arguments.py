@@ -7,14 +7,13 @@ import numba
 import numpy as np
 import pytest
 from messages import says
-from numba import _dispatcher
-from numba.extending import overload
+from numba import _dispatcher, types
 
 from rnnkit_kernels.machine import arguments, thread_pool
 from rnnkit_kernels.machine import compiler as chosen
 from rnnkit_kernels.machine.arguments import types_of
-from rnnkit_kernels.machine.arrays import FlatArray
-from rnnkit_kernels.machine.jit import OPTIONS, kernel
+from rnnkit_kernels.machine.arrays import FlatArray, signature_of
+from rnnkit_kernels.machine.jit import kernel
 from rnnkit_kernels.machine.matrix import Matrix, Range
 
 
@@ -38,7 +37,12 @@ class Own(np.ndarray):
     pass
 
 
-def types(*arguments):
+@kernel
+def _write_number(target, cell, thread_id, size, sync):
+    target[0] = 1
+
+
+def key_of(*arguments):
     return types_of(_write_number, arguments)
 
 
@@ -51,7 +55,7 @@ def test_types_that_differ_are_told_apart(monkeypatch, look):
     """Also where classes of tuples have one name and the same fields, which Numba's quick look takes for one."""
     monkeypatch.setattr(arguments, "FINGERPRINT", look)
     for known in (APART, list(product(APART, repeat=2))):
-        assert len(set(map(types, known))) == len(known)
+        assert len(set(map(key_of, known))) == len(known)
 
 
 def test_slow_fingerprint_replaces_a_missing_one(monkeypatch):
@@ -67,7 +71,7 @@ ALIKE += [(A.reshape(1, 3), NUMBERS.reshape(4, 3)), (np.zeros((2, 0)), NUMBERS.r
 
 def test_types_do_not_depend_on_values_and_sizes():
     for one, other in ALIKE:
-        assert types(one) == types(other)
+        assert key_of(one) == key_of(other)
         assert numba.typeof(one) == numba.typeof(other)
 
 
@@ -93,26 +97,10 @@ def test_argument_of_a_type_without_kernels_is_refused(wrong, facts):
             thread_pool.run(_write_number, 1, *given)
 
 
-def _number_of(cell):
-    """What `overload` implements below."""
-
-
-@overload(_number_of, jit_options=OPTIONS)
-def _number_of_class(cell):
-    number = 1 if cell.instance_class is ONE else 2
-    if isinstance(cell.types[0], FlatArray):
-        return lambda cell: number * cell.a[0]
-    return lambda cell: number * cell.a
-
-
-@kernel
-def _write_number(target, cell, thread_id, size, sync):
-    target[0] = _number_of(cell)
-
-
-def test_classes_of_the_same_name_have_their_own_code():
-    target, found = np.zeros(1), []
-    for cell in (ONE(5), OTHER(5), ONE(7)):
-        thread_pool.run(_write_number, 1, target, cell)
-        found.append(target[0])
-    assert found == [5, 10, 7]
+def test_only_arrays_of_one_dimension_are_flat_types():
+    numbers, matrix, pair = np.zeros(3, np.float32), np.zeros((2, 3)), _named("Pair", "source", "target")
+    found = signature_of((pair(numbers, (numbers, 1)), matrix, 2.0, (), pair(1, 2)))
+    reals = FlatArray(types.float32)
+    assert found[0] == types.NamedTuple([reals, types.Tuple([reals, types.int64])], pair)
+    assert found[1:] == tuple(map(numba.typeof, (matrix, 2.0, (), pair(1, 2))))
+    assert signature_of((ONE(A),)) != signature_of((OTHER(A),))

@@ -66,11 +66,8 @@ def _flipped(data, at):
 
 DAMAGES = {
     "empty": lambda data: b"",
-    "the digest alone": lambda data: data[:32],
     "one byte short": lambda data: data[:-1],
-    "one byte more": lambda data: data + b"\0",
     "flipped in the digest": lambda data: _flipped(data, 3),
-    "flipped in front": lambda data: _flipped(data, 40),
     "flipped at the end": lambda data: _flipped(data, len(data) - 1),
 }
 
@@ -159,7 +156,7 @@ OTHERS = (lambda path, _: os.chown(path, NOBODY, -1)), ("uid 0", f"uid {NOBODY}"
 SPOILED = [pytest.param(*OTHERS, marks=needs_root, id="owner"), pytest.param(_linked, (), id="link")]
 SPOILED += [
     pytest.param(lambda path, _, mode=mode: path.chmod(mode), ("others", f"mode {mode:o}"), id=f"mode {mode:o}")
-    for mode in (0o720, 0o702, 0o777)
+    for mode in (0o720, 0o702)
 ]
 
 

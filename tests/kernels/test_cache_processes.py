@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numba
 import pytest
-from combinations import nightly
 
 from rnnkit_kernels.machine import cache
 
@@ -32,13 +31,6 @@ def serve(program=SERVE, cwd=None, **environment):
     options = dict(env=environment, cwd=cwd, capture_output=True, text=True, check=True)
     run = subprocess.run([sys.executable, "-c", program], **options)
     return run.stdout, run.stderr
-
-
-@pytest.mark.parametrize("place", [nightly("NUMBA_CACHE_DIR"), "XDG_CACHE_HOME"])
-def test_environment_sets_the_folder_of_caches(place, tmp_path):
-    for expected in ("3 0\n", "3 1\n"):
-        assert serve(**{place: str(tmp_path)}) == (expected, "")
-    assert [path.name for path in tmp_path.iterdir()] == ["rnnkit"]
 
 
 def test_kernels_run_without_account_and_home(tmp_path):
@@ -103,35 +95,9 @@ def found():
 
 print(found() != 0, sum(found.stats.cache_hits.values()))
 """
-MULTIPLIES = """
-import os
-import numpy as np
-from rnnkit_kernels.machine.gemm import Packed, product
-from rnnkit_kernels.machine.packing import panel_size
-from rnnkit_kernels.machine.jit import kernel
-from rnnkit_kernels.machine.matrix import Matrix, Range
-
-@kernel
-def multiply(c, a, panels, bias):
-    product(c, a, Range(0, 1), Packed(panels, 1, 1, (0,)), Range(0, 1), bias, True, False)
-
-def multiplied():
-    c, row = np.zeros(1), np.zeros(1, np.int64)
-    panels = np.full(panel_size(1, 1, 1, 8), 2.0)
-    multiply(Matrix(c, row, 0, 1), Matrix(np.full(1, 3.0), row, 0, 1), panels, np.zeros(1))
-    return c[0]
-
-print(multiplied(), sum(multiply.stats.cache_hits.values()), flush=True)
-if child := os.fork():
-    print(os.waitpid(child, 0)[1])
-else:
-    os._exit(int(multiplied()))
-"""
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
 PROGRAMS = [
     pytest.param(WARM, "0 2 True\n", "1 2 False\n", id="without Numba's compiler"),
     pytest.param(ADDRESS, "True 0\n", "True 1\n", id="with Numba's symbols"),
-    pytest.param(MULTIPLIES, "6.0 0\n1536\n", "6.0 1\n1536\n", marks=needs_fork, id="with tiles, in a child too"),
 ]
 
 

@@ -1,16 +1,9 @@
 """Results do not depend on the floating-point mode of the caller or of workers, and calls leave it as it was."""
 
-import os
-import subprocess
-import sys
-import threading
-
 import numba
 import numpy as np
 import pytest
-from float_modes import DEFAULT, MODES, in_mode, mode, needs_mxcsr, set_mode
-from optional import needs
-from repository import SUPPORT
+from float_modes import MODES, in_mode, mode, needs_mxcsr
 
 import rnnkit
 from rnnkit.training import SGD, Adam, dense, dense_backward, sigmoid_cross_entropy, softmax_cross_entropy
@@ -87,54 +80,3 @@ def test_workers_started_in_another_mode_compute_the_same_bits(name, every_worke
         found = [calls() for _ in range(5)]
     end_workers()
     assert found == [expected] * 5
-
-
-@pytest.mark.cores(2)
-def test_threads_in_different_modes_compute_the_same_bits():
-    calls, found = network_calls(rnnkit.GRU(5, 17, seed=0), 30, 3, 5), []
-    expected = calls()
-
-    def work(value):
-        set_mode(value)
-        found.extend(calls() for _ in range(20))
-
-    threads = [threading.Thread(target=work, args=(value,)) for value in (DEFAULT, *MODES.values())]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [expected] * 100
-
-
-POOL = """
-import ctypes, sys
-import torch
-import rnnkit.torch
-from rnnkit.torch.threads import _runtime
-torch.manual_seed(0)
-torch.set_num_threads(2)
-module, x, large = rnnkit.torch.GRU(64, 256), torch.randn(40, 16, 64), torch.ones(1 << 22)
-if sys.argv[1] == "up":
-    library = ctypes.CDLL("libm.so.6")
-    _runtime().GOMP_parallel(ctypes.cast(library.fesetround, ctypes.c_void_p), ctypes.c_void_p(0x800), 2, 0)
-    library.fesetround(0)  # this thread rounds to nearest again, the other one up
-print(int((large + 1e-9 > 1).sum()) > 0, file=sys.stderr)
-for _ in range(5):
-    y = module(x)[0]
-    dw = torch.autograd.grad(y.sum(), module.weight_hh_l0)[0]
-    print(*(hash(one.detach().numpy().tobytes()) for one in (y, dw)))
-"""
-
-
-@pytest.mark.cores(2)
-def test_results_are_the_same_on_a_pytorch_pool_that_rounds_up():
-    needs("torch")
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "2"}
-
-    def results(name):
-        options = dict(env=environment, capture_output=True, text=True, cwd=SUPPORT)
-        run = subprocess.run([sys.executable, "-c", POOL, name], **options)
-        assert run.returncode == 0 and run.stderr == f"{name == 'up'}\n", run.stderr
-        return run.stdout
-
-    assert results("up") == results("default")

@@ -40,24 +40,22 @@ def _seen_of(x):
 
 @pytest.mark.parametrize(("on", "argument"), [(True, 3), (False, 3.0)], ids=["on", "off"])
 def test_collector_is_off_while_a_kernel_is_compiled(collector, on, argument):
+    """And as before afterwards, also where that failed."""
+
     def after(x):
         return _seen(x) + 1
+
+    def wrong(x):
+        return x.nothing
 
     collector(on)
     LOOKS.clear()
     assert kernel(after)(argument) == 4
     assert set(LOOKS) == {False}
     assert gc.isenabled() == on
-
-
-def test_collector_is_on_again_after_a_failed_compilation(collector):
-    def wrong(x):
-        return x.nothing
-
-    collector(True)
     with pytest.raises(TypingError, match="nothing"):
-        kernel(wrong)(3)
-    assert gc.isenabled()
+        kernel(wrong)(argument)
+    assert gc.isenabled() == on
 
 
 def test_collector_is_switched_under_numbas_lock(collector, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from compiled import for_python
 from numba.np.numpy_support import from_dtype
 
-from rnnkit_kernels import weight_gradient
+from rnnkit_kernels.cells.functions import exp
 from rnnkit_kernels.machine import gemm, packing, shapes, sync
 from rnnkit_kernels.machine.activations import sigmoid, tanh
 from rnnkit_kernels.machine.gemm import Packed
@@ -15,7 +15,7 @@ from rnnkit_kernels.machine.jit import kernel
 from rnnkit_kernels.machine.matrix import Matrix, Range
 from rnnkit_kernels.machine.small import SMALL
 from rnnkit_kernels.machine.sync import Team
-from rnnkit_kernels.weight_gradient import Term, scratch_size
+from rnnkit_kernels.weight_gradient import Term, add_vector_gradients
 
 DTYPES = ("float32", "float64")
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1000.0, -1000.0)
@@ -31,6 +31,12 @@ def _all_tanh(x, y):
 def _all_sigmoid(x, y):
     for i in range(x.size):
         y[i] = sigmoid(x[i])
+
+
+@kernel
+def _all_exp(x, y):
+    for i in range(x.size):
+        y[i] = exp(x[i])
 
 
 def _logistic(x):
@@ -63,10 +69,33 @@ def test_activations_are_accurate(compiled, exact, bound, dtype):
         assert np.array_equal(np.signbit(y[number]), np.signbit(x[number])), "the sign of 0 too"
 
 
+def _exponentials(values, dtype):
+    y = np.empty(len(values), dtype)
+    _all_exp(np.array(values, dtype), y)
+    return y
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 69.3), ("float64", 665.4)])
+def test_exp_is_within_one_unit_in_the_last_place(dtype, most):
+    rng, largest = np.random.default_rng(0), np.log(np.finfo(dtype).max) - 1e-3
+    x = np.concatenate([rng.uniform(-most, largest, 20000), rng.normal(size=20000), [0, 1, -1]]).astype(dtype)
+    exact = np.exp(x.astype(np.longdouble))
+    units = np.abs(_exponentials(x, dtype) - exact) / np.spacing(np.exp(x))
+    assert units.max() < 1
+    assert _exponentials([0.0, -0.0], dtype).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exp_of_infinity_large_numbers_and_nan(dtype):
+    below = -70 if dtype == "float32" else -666
+    assert _exponentials([np.inf, 1e4, -np.inf, -1e4, below], dtype).tolist() == [np.inf, np.inf, 0, 0, 0]
+    assert np.isnan(_exponentials([np.nan], dtype)[0])
+    assert [exp(x) for x in (np.inf, 1e4, -np.inf, -1e4, 0)] == [np.inf, np.inf, 0, 0, 1] and np.isnan(exp(np.nan))
+
+
 _INNER = packing.pack_rows, packing.pack_columns, gemm.product, packing.vectors_of
 _pack_rows, _pack_columns, _product, _vectors_of = map(for_python, _INNER)
-_INNER = weight_gradient.pack_sources, weight_gradient.add_weight_gradients, weight_gradient.add_vector_gradients
-_pack_sources, _add_weight_gradients, _add_vector_gradients = map(for_python, _INNER)
+_add_vector_gradients = for_python(add_vector_gradients)
 
 
 def _rows(array, rows=None):
@@ -96,12 +125,6 @@ def _draw(dtype, seed, *shapes):
     return [rng.normal(size=shape).astype(dtype) for shape in shapes]
 
 
-def _multiply(c, a, b, overwrite, from_last=False):
-    """The whole of c = (0 if overwrite else c) + a @ b."""
-    vectors, zeros = _vectors_of(c.reshape(-1), c.shape[1]), np.zeros(c.shape[1], c.dtype)
-    _product(_rows(c), _rows(a), Range(0, len(a)), _packed(b), Range(0, vectors), zeros, overwrite, from_last)
-
-
 def _chains(start, a, b):
     """start + a @ b as chains of fused multiply-adds, k ascending, in a precision that hides no other order."""
     total = start.astype(np.longdouble)
@@ -111,30 +134,30 @@ def _chains(start, a, b):
     return total.astype(a.dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("count", [0, 1, 5, 6, 7, 8, 9, 21])
-@pytest.mark.parametrize("units", [1, 7, 8, 16, 17, 33, 64, 65])
-def test_product_is_chains_of_fused_multiply_adds(dtype, count, units):
-    """Bit for bit, for every number of rows and columns: float32 products are exact in the wider type."""
-    a, b, c = _draw(dtype, count * 100 + units, (count, 19), (19, units), (count, units))
-    expected = _chains(c, a, b)
-    _multiply(c, a, b, overwrite=False)
-    if dtype == "float32":
-        assert np.array_equal(c, expected)
-    else:  # a longdouble has too few bits to hold a float64 product exactly
-        np.testing.assert_allclose(c, expected, rtol=1e-13, atol=1e-13)
+# Rows around those of a tile, columns around those of a panel; more than a tile covers, or a share that is less than a
+# run; and terms around those of a block.
+SHAPES = [(count, 19, units) for count in (0, 1, 5, 6, 7, 8, 9, 21) for units in (1, 7, 8, 16, 17, 33, 64, 65)]
+SHAPES += [(count, *deep) for count in (0, 1, 3, 20) for deep in ((3, 1000), (700, 33), (700, 350), (1030, 64))]
+SHAPES += [(9, depth, 35) for depth in (0, 1, 3, 4, 5, 1023, 1024)] + [(3, 2100, 257)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("count", [0, 1, 3, 20])
-@pytest.mark.parametrize(("depth", "units"), [(3, 1000), (700, 33), (700, 350), (1030, 64), (2100, 257)])
-def test_panels_are_read_from_either_end(dtype, count, depth, units):
-    """More of them than a tile covers, or a share that is less than a run."""
-    a, b, c = _draw(dtype, units, (count, depth), (depth, units), (count, units))
-    found = c.copy()
-    _multiply(c, a, b, overwrite=False)
-    _multiply(found, a, b, overwrite=False, from_last=True)
-    assert np.array_equal(found, c)
+@pytest.mark.parametrize(("count", "depth", "units"), SHAPES)
+def test_product_is_chains_of_fused_multiply_adds(dtype, count, depth, units):
+    """Bit for bit, read from either end, added to what is there or not. The wider type holds a float32 product."""
+    a, b, c = _draw(dtype, count * 100 + units, (count, depth), (depth, units), (count, units))
+    packed, zeros = _packed(b), np.zeros(units, dtype)
+    for start, is_new in ((c, False), (np.zeros_like(c), True)):
+        found = [np.full_like(c, np.nan) if is_new else c.copy() for _ in range(2)]
+        for one, from_last in zip(found, (False, True), strict=True):
+            vectors = Range(0, _vectors_of(one.reshape(-1), units))
+            _product(_rows(one), _rows(a), Range(0, count), packed, vectors, zeros, is_new, from_last)
+        expected = _chains(start, a, b)
+        assert np.array_equal(*found)
+        if dtype == "float32":
+            assert np.array_equal(found[0], expected)
+        else:  # a longdouble has too few bits to hold a float64 product exactly
+            np.testing.assert_allclose(found[0], expected, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -175,45 +198,6 @@ def test_product_of_far_weights(gates, dtype):
             own = Range(first, min(first + 5, count))
             _product(_rows(expected), _rows(a), own, packed, vectors, bias, overwrite, False)
         assert np.array_equal(found, expected)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("depth", [0, 1, 3, 4, 5, 1023, 1024, 1030])
-def test_product_of_any_depth(dtype, depth):
-    a, b = _draw(dtype, depth, (9, depth), (depth, 35))
-    c = np.full((9, 35), np.nan, dtype)
-    _multiply(c, a, b, overwrite=True)
-    np.testing.assert_allclose(c, a.astype("f8") @ b.astype("f8"), atol=2e-4 if dtype == "float32" else 1e-12)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize(("count", "columns", "units"), [(1, 1, 1), (17, 5, 3), (500, 230, 17), (40, 97, 64)])
-def test_weight_gradients_add_up_chosen_rows(dtype, size, count, columns, units):
-    """Only listed rows and the term's columns count: the others hold NaN. The columns belong to rows in any order."""
-    rng = np.random.default_rng(count)
-    chosen, order = rng.permutation(2 * count)[:count], rng.permutation(columns)
-    dgates, source = np.full((2 * count, columns + 3), np.nan, dtype), np.full((2 * count, units), np.nan, dtype)
-    dgates[chosen, 2 : columns + 2] = rng.normal(size=(count, columns))
-    source[chosen] = rng.normal(size=(count, units))
-    dw, nothing = np.ones((columns * (units + 1),), dtype), np.empty(0, dtype)
-    block = np.empty(packing.panel_size(gemm.depth_block(dw.itemsize), units, 1, dw.itemsize), dtype)
-    start, unpacked = columns, Packed(nothing, 0, 0, (0,))  # the bias stands in front of the matrix
-    term = Term(2, Matrix(dw, order, start, units), 0, _rows(source, chosen), unpacked, block, 1, 1)
-    absent = Term(0, Matrix(dw, np.arange(0), 0, 0), -1, _rows(source), unpacked, nothing, 1, 1)
-    terms = absent, term, absent
-    scratch = np.full(scratch_size(columns + 3, size, count), np.nan, dtype)
-    elements, rows = np.zeros(sync.sync_size(size), np.int64), Range(0, count)
-    for thread_id in range(size):
-        _pack_sources(terms, rows, scratch, columns + 3, Team(thread_id, size, elements))
-    matrix, zeros = _rows(dgates, chosen), np.zeros(units, dtype)
-    for thread_id in range(size):
-        team = Team(thread_id, size, elements)
-        _add_weight_gradients(terms, dw, False, matrix, rows, scratch, zeros, np.arange(columns + 3), team)
-    valid = dgates[chosen, 2 : columns + 2].astype("f8")
-    tolerance = 2e-4 if dtype == "float32" else 1e-11
-    np.testing.assert_allclose(dw[start:].reshape(columns, units)[order], 1 + valid.T @ source[chosen], atol=tolerance)
-    np.testing.assert_allclose(dw[:start][order], 1 + valid.sum(axis=0), atol=tolerance)
 
 
 @pytest.mark.parametrize("scalars", [0, 1])

@@ -52,8 +52,17 @@ def emitted(monkeypatch):
     return names
 
 
+def _triple(x):
+    """What `overload` implements below."""
+
+
+@overload(_triple, jit_options=OPTIONS)
+def _triple_of(x):
+    return lambda x: 3 * x
+
+
 def _chain():
-    """Three levels of functions; the lowest is called by both of those in the middle."""
+    """Three levels of functions, one of them an overload; the lowest is called by both of those in the middle."""
 
     @inner
     def lowest(x, factor):
@@ -65,23 +74,12 @@ def _chain():
 
     @inner
     def right(x):
-        return lowest(x, 3) + 1
+        return lowest(_triple(x), 1) + 1
 
     def both(x):
         return left(x) + right(x)
 
     return lowest, both
-
-
-def test_inner_functions_are_not_optimised_alone(monkeypatch):
-    numba.njit(lambda: 0)()  # a process's first compilation has Numba's own runtime optimised
-    optimised = []
-    monkeypatch.setattr(codegen.JITCodeLibrary, "_optimize_functions", lambda library, module: optimised.append(module))
-    _, both = _chain()
-    assert kernel(both)(10) == 52
-    assert optimised == []
-    assert numba.njit(both)(10) == 52
-    assert len(optimised) == 3  # itself, and what Python and C would call
 
 
 def test_called_function_is_given_only_what_it_uses():
@@ -118,38 +116,6 @@ def test_kernels_alone_are_emitted_and_share_their_functions(emitted):
     assert "lowest" not in text and "left" not in text  # as they are inlined
 
 
-def _triple(x):
-    """What `overload` implements below."""
-
-
-@overload(_triple, jit_options=OPTIONS)
-def _triple_of(x):
-    return lambda x: 3 * x
-
-
-def test_overload_is_linked(emitted):
-    @inner
-    def within(x):
-        return _triple(x) + 1
-
-    def plus(x):
-        return within(x)
-
-    assert kernel(plus)(10) == 31
-    assert emitted == ["plus"]
-
-
-def test_functions_of_numba_may_be_called():
-    @inner
-    def within(x):
-        return max(x, 7, 3)
-
-    def largest(x):
-        return within(x) + max(x, 11)
-
-    assert kernel(largest)(10) == 21
-
-
 def test_inner_function_runs_in_numbas_code_and_not_in_python():
     lowest, both = _chain()
     assert numba.njit(lambda x: lowest(x, 2))(10) == 20
@@ -158,50 +124,25 @@ def test_inner_function_runs_in_numbas_code_and_not_in_python():
         lowest(1, 2)
 
 
-@inner
-def _half(x):
-    return x / 2
-
-
-def _quarter(x):
-    return _half(_half(x))
-
-
-def test_only_kernels_are_cached_on_disk(tmp_path):
-    assert kernel(_quarter)(10.0) == 2.5
-    [entry] = (tmp_path / "rnnkit" / "digest").iterdir()
-    assert entry.name.startswith("_quarter-")
-    again = kernel(_quarter)
-    assert again(10.0) == 2.5
-    assert sum(again.stats.cache_hits.values()) == 1
-
-
-@pytest.fixture
-def calls(monkeypatch):
-    """The kernel calls of the engine: (kernel, arguments)."""
-    made = []
-    run = thread_pool.run
-
-    def watched(kernel, work, *arguments):
-        made.append((kernel, (*arguments, 0, 1, thread_pool.SINGLE_SYNC)))
-        return run(kernel, work, *arguments)
-
-    monkeypatch.setattr(thread_pool, "run", watched)
-    return made
-
-
 PARTS = [(loop.forward, {"divide": 5}), nightly(loop_gradient.backward, {"divide": 1, "product": 15})]
 
 
 @pytest.mark.parametrize(("part", "wanted"), PARTS)
-def test_linked_gate_loop_is_vectorized(calls, part, wanted):
+def test_linked_gate_loop_is_vectorized(monkeypatch, part, wanted):
     """The cell's part alone is looked at elsewhere; here it stands in the kernel, in loops over steps and rows."""
+    given, run = {}, thread_pool.run
+
+    def watched(kernel, work, *arguments):
+        given[kernel] = *arguments, 0, 1, thread_pool.SINGLE_SYNC
+        run(kernel, work, *arguments)
+
+    monkeypatch.setattr(thread_pool, "run", watched)
     desc = rnnkit.RNNDescriptor("lstm", 8, 8)
     w = rnnkit.init_weights(desc, seed=0)
     result = rnnkit.forward(desc, w, np.ones((2, 3, 8), np.float32))
     if part is loop_gradient.backward:
         rnnkit.backward(desc, w, result.workspace, result.y)
-    signature = signature_of(dict(calls)[part])
+    signature = signature_of(given[part])
     anew = kernel(part.py_func)  # what comes from the cache has no text
     anew.compile(signature)
     text = anew.inspect_asm(signature)
@@ -224,18 +165,14 @@ def asked(monkeypatch):
     return questions
 
 
-def test_operator_is_looked_up_once(asked):
+def test_operator_is_looked_up_once_per_flags(asked):
     def sums(x):
         return (x + x) + (x + x) * (x * x + x)
 
     assert kernel(sums)(np.complex64(2)) == 28
-    complexes = numba.complex64, numba.complex64
+    complexes, shorts = (numba.complex64,) * 2, (numba.int16,) * 2
     assert asked[operator.add, complexes] == asked[operator.mul, complexes] == 1
-
-
-def test_operator_is_looked_up_once_per_flags(asked):
     addition = cached_context(cpu_target.typing_context).resolve_value_type(operator.add)
-    shorts = numba.int16, numba.int16
     for error_model in ("numpy", "python", "numpy"):
         flags = InternedFlags()
         flags.error_model = error_model

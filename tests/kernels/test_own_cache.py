@@ -1,13 +1,11 @@
 """Machine code of a user's cell is kept under what it computes: warm in another process, new where that is another."""
 
 import os
-import random
 import re
 import subprocess
 import sys
 
 import pytest
-from edited_cells import CONSTS, EDITS, MODULE, defined, edited, result
 from messages import says
 
 CELL = """
@@ -63,31 +61,18 @@ def run(kind):
     after = stack.run_stack.stats
     print(y.item(), sum(after.cache_hits.values()) - hits, sum(after.cache_misses.values()) - misses)
 '''
-# As a notebook has it: in __main__, and the text of each of its cells where `inspect` looks.
-NOTEBOOK = f"""{RUN}
-import linecache
-import sys
-
-for number, factor in enumerate(sys.argv[2:]):
-    name, text = "<ipython-input-%d>" % number, open(sys.argv[1]).read().replace("0.5", factor)
-    linecache.cache[name] = len(text), None, text.splitlines(True), name
-    exec(compile(text, name, "exec"))
-    run(Mine)
-"""
 
 
 @pytest.fixture
 def start(tmp_path):
     """Start a script, or what is typed in, in a process with a folder of caches of its own."""
+    path, environment = tmp_path / "script.py", {"NUMBA_CACHE_DIR": str(tmp_path / "caches"), "NUMBA_NUM_THREADS": "1"}
+    options = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | environment, text=True)
 
-    def start(text, *arguments, typed=False):
-        path = tmp_path / "script.py"
+    def start(text, typed=False):
         path.write_text(text)
-        command = [sys.executable, *(["-"] if typed else [str(path)]), *arguments]
-        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "caches"), "NUMBA_NUM_THREADS": "1"}
-        options = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
         with open(path) as script:
-            return subprocess.Popen(command, stdin=script, **options)
+            return subprocess.Popen([sys.executable, "-" if typed else path], stdin=script, **options)
 
     return start
 
@@ -102,34 +87,16 @@ MAIN = CELL + RUN + "run(Mine)\n"
 
 
 def test_second_process_is_warm_and_an_edit_recompiles(start):
-    """In `__main__`, whose classes are others in each process; two that compile at once leave one entry."""
+    """In `__main__`, whose classes are others in each process; two that compile at once leave one entry. A process may
+    load the machine code of two cells of one name."""
     both = start(MAIN), start(MAIN)
     assert {line for process in both for line in lines_of(process)[0]} <= {"0.5 0 1", "0.5 1 0"}
     assert lines_of(start("# a comment\n" + MAIN))[0] == ["0.5 1 0"]
     assert lines_of(start(MAIN.replace("0.5", "0.25")))[0] == ["0.25 0 1"]  # a number that an equation uses
     assert lines_of(start(MAIN.replace("most = max", "most = min")))[0] == ["0.125 0 1"]  # what a name stands for
     assert lines_of(start(MAIN.replace("return x", "return 1 + x")))[0] == ["1.5 0 1"]  # its activation
-
-
-@pytest.mark.nightly
-def test_every_edit_recompiles_in_a_new_process(start, tmp_path):
-    chosen = random.Random(0).sample(EDITS, 6)
-    for count in range(1, 7):
-        edits = chosen[:count]
-        (tmp_path / "consts.py").write_text(edited(edits, CONSTS))
-        [line] = lines_of(start(edited(edits, MODULE) + RUN + "run(Mine)\n"))[0]
-        y, hits, misses = line.split()
-        assert (hits, misses) == ("0", "1")
-        assert float(y) == pytest.approx(result(defined(edits), 1.0)[1], rel=1e-6)
-
-
-@pytest.mark.nightly
-def test_cells_of_the_same_name_are_kept_apart(start, tmp_path):
-    text = tmp_path / "cell.txt"
-    text.write_text(CELL)
-    assert lines_of(start(NOTEBOOK, str(text), "0.5"))[0] == ["0.5 0 1"]
-    assert lines_of(start(NOTEBOOK, str(text), "0.25"))[0] == ["0.25 0 1"]
-    assert lines_of(start(NOTEBOOK, str(text), "0.5", "0.25"))[0] == ["0.5 1 0", "0.25 1 0"]
+    of_one_name = MAIN + (CELL + "run(Mine)\n").replace("0.5", "0.25")
+    assert lines_of(start(of_one_name))[0] == ["0.5 1 0", "0.25 1 0"]
 
 
 FOREIGN = """

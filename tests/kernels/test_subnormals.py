@@ -35,10 +35,6 @@ def test_flushed_keeps_nan_infinity_and_the_limit(dtype):
     np.testing.assert_array_equal(target, expected)
 
 
-def given(*arrays):
-    return [one for one in arrays if one is not None]
-
-
 def decaying(kind, dtype):
     """A network whose state decays to 0 where the input is 0."""
     net = rnnkit.Network(kind, 3, 17, seed=0, dtype=dtype)
@@ -47,38 +43,33 @@ def decaying(kind, dtype):
     return net
 
 
-@needs_mxcsr
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_inference_of_a_decaying_state_does_not_underflow(kind, dtype):
-    net, x, states = decaying(kind, dtype), np.zeros((STEPS[dtype], 4, 3), dtype), ()
-    x[0] = np.random.default_rng(0).standard_normal((4, 3))
-    step = net.prepare().step
-    for t, row in enumerate(x):
-        (_, *states), underflows = watched(step, row, *states)
-        assert not underflows, t
-        states = given(*states)
-    assert not any(one.any() for one in states)
-    assert np.array_equal(net.infer(x).hy, states[0])
-
-
-@needs_mxcsr
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradient_of_the_last_step_decays_without_underflow(kind, dtype):
-    net, steps = decaying(kind, dtype), STEPS[dtype]
-    x = np.random.default_rng(0).standard_normal((steps, 4, 3)).astype(dtype)
-    workspaces, states = [], ()
+def watched_steps(kind, dtype, steps, size):
+    """Of sequences that decay and others, with inputs of this size: the states after the last step, then its gradients
+    by x, the weights and the states before the first one. No call underflows."""
+    net = decaying(kind, dtype)
+    x = (np.random.default_rng(0).standard_normal((steps, 4, 3)) * size).astype(dtype)
+    x[1:, :2] = 0
+    step, states, workspaces = net.prepare().step, [], []
     for t in range(steps):
+        inferred, underflows = watched(step, x[t], *states)
         _, *states, workspace = net.forward(x[t : t + 1], *states)
+        assert not underflows and np.array_equal(inferred.hy, states[0]), t
+        states = [one for one in states if one is not None]
         workspaces.append(workspace)
-        states = given(*states)
-    gradients = [np.ones_like(states[0])]  # by the states after a step
+    gradients = [np.full_like(states[0], size)]
     for t in reversed(range(steps)):
         found, underflows = watched(net.backward, workspaces[t], None, *gradients)
         assert not underflows, t
-        gradients = given(found.dhx, found.dcx)
-    assert not any(one.any() for one in gradients) and not found.dx.any() and not found.dw.any()
+        gradients = [one for one in (found.dhx, found.dcx) if one is not None]
+    return [one[:, :2] for one in states], [found.dx, found.dw, *gradients]
+
+
+@needs_mxcsr
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_decay_to_zero_does_not_underflow(kind, dtype):
+    """That of a state, and that of its gradient."""
+    assert not any(one.any() for found in watched_steps(kind, dtype, STEPS[dtype], 1) for one in found)
 
 
 @needs_mxcsr
@@ -86,19 +77,7 @@ def test_gradient_of_the_last_step_decays_without_underflow(kind, dtype):
 @pytest.mark.parametrize("kind", [*KINDS, *map(nightly, (JANET, MinimalGatedUnit, PeepholeLSTM, RAN, UGRNN))])
 def test_gradients_of_decaying_states_do_not_underflow(kind, dtype):
     """Where states have decayed halfway to 0, so have their gradients: products of the two would be subnormal."""
-    net, steps, states, workspaces = decaying(kind, dtype), 20, (), []
-    x = np.zeros((1, 4, 3), dtype)
-    x[:] = np.random.default_rng(0).standard_normal((4, 3)) * SMALL[dtype] ** 0.6
-    for _ in range(steps):
-        _, *states, workspace = net.forward(x, *states)
-        states, x = given(*states), np.zeros_like(x)
-        workspaces.append(workspace)
-    gradients = [np.full_like(states[0], SMALL[dtype] ** 0.6)]
-    for workspace in reversed(workspaces):
-        found, underflows = watched(net.backward, workspace, None, *gradients)
-        assert not underflows
-        gradients = given(found.dhx, found.dcx)
-    assert any(one.any() for one in (*states, *gradients))
+    assert any(one.any() for found in watched_steps(kind, dtype, 20, SMALL[dtype] ** 0.6) for one in found)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

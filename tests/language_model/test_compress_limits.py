@@ -101,8 +101,6 @@ def test_blocks_have_at_most_one_mebibyte():
         head = container._head(b"BK", 0, size, 0, 0, 0)
         found = [part for part in container.blocks(head + container.end(1, size), 0) if not isinstance(part, Damage)]
         assert [block.size for block in found] == sizes
-    head = container._head(b"BK", 0, (1 << 20) + 1, 0, 0, 0)
-    assert_not_decompressed(file_of(GIVEN, head), MODEL, "damaged")
 
 
 def test_likeliest_bytes_stay_below_the_largest_expansion():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from language_models import fixed_model, small_model
 from messages import says
+from refused import refusals
 
 import rnnkit
 from rnnkit.language_model.sampling import draw, generate
@@ -95,16 +96,15 @@ def test_only_bytes_of_the_alphabet_are_drawn():
     assert set(drawn(model, 200, prompt=b"unknown")) == {66, 70, 255}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "argument", "facts"),
-    [
-        ((b"", 1.0), "prompt", ["byte", "none"]),
-        ((b"x", -1.0), "temperature", [0, "finite", -1.0]),
-        ((b"x", float("inf")), "temperature", [0, "finite", "inf"]),
-        ((b"x", 1.0, 0, 0.0), "top_p", [0, 1, 0.0]),
-        ((b"x", 1.0, 0, 1.5), "top_p", [0, 1, 1.5]),
-    ],
+@refusals(
+    generate=[
+        (lambda: generate(small_model(), b"", 1.0), "prompt | byte | none"),
+        (lambda: generate(small_model(), b"x", -1.0), "temperature | 0 | finite | -1.0"),
+        (lambda: generate(small_model(), b"x", float("inf")), "temperature | 0 | finite | inf"),
+        (lambda: generate(small_model(), b"x", 1.0, 0, 0.0), "top_p | 0 | 1 | 0.0"),
+        (lambda: generate(small_model(), b"x", 1.0, 0, 1.5), "top_p | 0 | 1 | 1.5"),
+    ]
 )
-def test_generate_refuses_bad_arguments(arguments, argument, facts):
-    with pytest.raises(ValueError, match=says(f"generate: {argument}", *facts)):
-        generate(small_model(), *arguments)
+def test_generate_refuses_bad_arguments(call, kind, expected):
+    with pytest.raises(kind, match=expected):
+        call()

@@ -11,26 +11,11 @@ from types import SimpleNamespace
 import pytest
 import tqdm
 from messages import says
-from training_runs import assert_refused, cut_off, rows_of, text_in, trainer
+from training_runs import assert_refused, cut_off, rows_of
 
 from rnnkit.language_model import checkpoint, report
-from rnnkit.language_model.report import COLUMNS, Log, LogState, read_log
+from rnnkit.language_model.report import Log, LogState, read_log
 from rnnkit.language_model.training import Run
-
-HEADER = ",".join(COLUMNS) + "\r\n"
-
-
-@pytest.fixture
-def train(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return trainer(text_in(tmp_path), capsys)
-
-
-@pytest.fixture
-def cut(train):
-    """A run of ten steps that a signal has ended after three, a row each."""
-    cut_off(train, 3, "--steps", 10, "--log", "log.csv", "--log-every", 1)
-    return "model.npz"
 
 
 @contextmanager
@@ -53,26 +38,16 @@ def without_times(path):
     return [line.split(b",")[:2] + line.split(b",")[3:] for line in lines]
 
 
-def test_log_continues_at_the_step_of_the_saved_run(train, cut):
-    train("--quiet", "--resume", cut, "--log", "log.csv", "--log-every", 1, "--validate-every", 5, files=())
-    rows = rows_of("log.csv")
-    assert steps_in("log.csv") == list(range(1, 11))
-    assert all(int(row["bytes"]) == 64 * int(row["step"]) for row in rows)
-    assert [row["step"] for row in rows if row["validation_bits"]][-2:] == ["5", "10"]
-    seconds = [float(row["seconds"]) for row in rows]
-    assert seconds == sorted(seconds) and seconds[-1] < 60
-    train("--quiet", "--steps", 3, "--log", "log.csv", "--log-every", 2)  # a new run begins a new log
-    assert steps_in("log.csv") == [1, 2, 3]
-
-
 def test_row_of_the_log_is_the_mean_of_its_steps(train):
     for every in (1, 3):
         train("--quiet", "--steps", 6, "--log", f"{every}.csv", "--log-every", every, "--validate-every", 6)
     each, some = rows_of("1.csv"), rows_of("3.csv")
-    assert steps_in("3.csv") == [3, 6]
+    assert steps_in("3.csv") == [3, 6] and [int(row["bytes"]) for row in some] == [3 * 64, 6 * 64]
     mean = sum(float(row["train_bits"]) for row in each[3:]) / 3
     assert float(some[1]["train_bits"]) == pytest.approx(mean, rel=1e-5)
     assert some[1]["learning_rate"] == each[5]["learning_rate"]
+    train("--quiet", "--steps", 3, "--log", "1.csv", "--log-every", 2)  # a new run begins a new log
+    assert steps_in("1.csv") == [1, 2, 3]
 
 
 @pytest.mark.parametrize("stop", [5, 6, 7])
@@ -159,29 +134,20 @@ def test_log_of_a_killed_run_equals_that_of_a_whole_one(train, monkeypatch):
     assert without_times("killed.csv") == [line for line in without_times("whole.csv") if line[0] != b"3"]
 
 
-def test_full_disk_loses_no_row_of_the_log(train, cut, caplog):
-    """A long log, so that a save has room where the log has none but for half a row."""
-    row = Path("log.csv").read_text().splitlines()[1]
-    Path("long.csv").write_bytes(long := (HEADER + f"{row}\r\n" * 3000).encode())
-    with room(len(long) + 20):
-        status, out, _ = train("--quiet", "--resume", cut, "--log", "long.csv", "--save-every", 5, files=())
-    assert status == 0 and "saved     model.npz" in out
-    assert Path("long.csv").read_bytes() == long
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 7 and all(re.search(says("the log", "long.csv: File too large"), line) for line in said), said
-
-
-def test_rows_without_room_are_written_with_the_next(train, monkeypatch):
-    train("--quiet", "--steps", 6, "--log", "whole.csv", "--log-every", 1)
-    write = Log.write
+def test_full_disk_loses_no_row_of_the_log(train, cut, monkeypatch, caplog):
+    """Nor leaves half a row; those without room are written with the next."""
+    before, write = Path("log.csv").read_bytes(), Log.write
 
     def watched(log, run, *arguments):
-        with room(10 if run.step < 5 else 1 << 20):
+        assert run.step > 7 or Path("log.csv").read_bytes() == before
+        with room(len(before) + 20 if run.step < 7 else 1 << 20):
             write(log, run, *arguments)
 
     monkeypatch.setattr(Log, "write", watched)
-    assert train("--quiet", "--steps", 6, "--log", "log.csv", "--log-every", 1)[0] == 0
-    assert without_times("log.csv") == without_times("whole.csv")
+    assert train("--quiet", "--resume", cut, files=())[0] == 0
+    assert steps_in("log.csv") == list(range(1, 11)) and Path("log.csv").read_bytes().startswith(before)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 3 and all(re.search(says("the log", "log.csv: File too large"), line) for line in said), said
 
 
 def test_full_disk_does_not_end_a_run(train, tmp_path, monkeypatch, caplog):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from optional import needs
-from training_runs import assert_refused, cut_off, rows_of, text_in, trainer
+from training_runs import assert_refused, cut_off, rows_of
 
 from rnnkit.language_model import train_command
 
@@ -25,12 +25,6 @@ def drawn(monkeypatch):
 
     monkeypatch.setattr(train_command, "write_picture", noted)
     return found
-
-
-@pytest.fixture
-def train(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return trainer(text_in(tmp_path), capsys)
 
 
 def steps_of(figure):
@@ -71,28 +65,6 @@ def test_picture_that_fails_ends_no_run(train, monkeypatch, caplog):
         assert train(*LOGGED, "--steps", 4, "--save-every", 2, "--plot", "run.png")[0] == 0
     assert caplog.messages == ["--plot run.png failed: run.png: No space left on device"] * 2
     assert len(rows_of("run.csv")) == 4 and Path("model.npz").exists()
-
-
-REFUSED = [
-    ("--plot run.png", "train: --log", "--plot, none"),
-    ("--log run.csv --plot run.svg", "train: --plot", ".png, run.svg"),
-    ("--log run.csv --plot none/run.png", "none/run.png:", "No such file or directory"),
-    ("--log run.png --plot run.png", "train: --plot", "run.png, --log"),
-    ("--out run.png --log run.csv --plot run.png", "train: --plot", "run.png, --out"),
-]
-
-
-@pytest.mark.parametrize(("options", "where", "facts"), REFUSED)
-def test_wrong_places_are_refused_before_the_first_step(train, options, where, facts):
-    assert_refused(train("--quiet", *options.split()), where, *facts.split(", "))
-    assert not Path("run.csv").exists() and not Path("run.png").exists()
-
-
-def test_text_is_not_overwritten(train, tmp_path):
-    (tmp_path / "text.png").write_bytes(b"a text " * 100)
-    refused = train("--quiet", "--log", "run.csv", "--plot", "text.png", files=["text.png"])
-    assert_refused(refused, "train: --plot", "text.png", "FILE")
-    assert (tmp_path / "text.png").read_bytes() == b"a text " * 100
 
 
 def test_missing_matplotlib_is_noticed_before_the_first_step(train, monkeypatch):

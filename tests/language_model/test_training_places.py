@@ -1,26 +1,21 @@
-"""What `rnnkit train` reads it never writes, by any of the names that it may write."""
+"""What `rnnkit train` reads it never writes, by any of the names that it may write; nor a picture in another file."""
 
 import os
 from pathlib import Path
 
 import pytest
-from training_runs import assert_refused, cut_off, flat, text_in, trainer
+from optional import needs
+from training_runs import assert_refused, cut_off, flat
 
 from rnnkit.language_model import checkpoint
 from rnnkit.language_model import model as textmodel
 
 
 @pytest.fixture
-def train(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return trainer(text_in(tmp_path), capsys)
-
-
-@pytest.fixture
 def folder(train, tmp_path):
     """A text under several names, a finished model, and a run on that text that a signal has ended after two steps."""
     text = Path("text.txt")
-    for name in ("book.txt", "book-best.txt", "book-step7.txt"):
+    for name in ("book.txt", "book-best.txt", "book-step7.txt", "book.png"):
         Path(name).write_bytes(text.read_bytes())
     os.link("book.txt", "hard.txt")
     os.symlink("book.txt", "soft.txt")
@@ -50,11 +45,20 @@ REFUSED = [
     ("--out n.csv --keep 1 --log n-best.csv", "text.txt", "train: --log", "n-best.csv, --out, --keep"),
     ("--out n.csv --keep 1 --log n-step9.csv", "text.txt", "train: --out", "n-step9.csv, --keep, --log"),
     ("--out folder.npz --keep 1", "text.txt", "save: path 'folder-best.npz'", "regular file, folder"),
+    ("--plot n.png", "text.txt", "train: --log", "--plot, none"),
+    ("--log n.csv --plot n.svg", "text.txt", "train: --plot", ".png, n.svg"),
+    ("--log n.csv --plot none/n.png", "text.txt", "none/n.png:", "No such file or directory"),
+    ("--log n.png --plot n.png", "text.txt", "train: --plot", "n.png, --log"),
+    ("--out n.png --log n.csv --plot n.png", "text.txt", "train: --plot", "n.png, --out"),
+    ("--log n.csv --plot book.png", "book.png", "train: --plot", "book.png, FILE"),
 ]
 
 
 @pytest.mark.parametrize(("options", "files", "where", "facts"), REFUSED)
 def test_train_refuses_to_overwrite_what_it_reads(train, folder, options, files, where, facts):
+    if "--plot" in options:
+        needs("matplotlib")
+
     def contents():
         return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from messages import says
 from small_runs import TEXT, new_run, record_of
-from training_runs import assert_refused, text_in, trainer
+from training_runs import assert_refused
 
 from rnnkit.language_model import checkpoint, job
 from rnnkit.language_model.checkpoint import Saver
@@ -69,17 +69,6 @@ def test_batch_size_that_no_memory_holds_is_refused(tmp_path, run_file):
 def test_every_field_has_a_type_to_check():
     known = checkpoint.fields(checkpoint.Record)
     assert [one.name for one in known if "type" not in one.metadata] == ["settings"]
-
-
-@pytest.mark.parametrize("name", ["step", "keep"])
-def test_missing_field_is_refused(tmp_path, run_file, name):
-    assert_refused_with(tmp_path, run_file, lambda record: record.pop(name), "run", "settings", "files")
-
-
-@pytest.fixture
-def train(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return trainer(text_in(tmp_path), capsys)
 
 
 def test_list_of_files_too_long_for_a_save_is_refused(tmp_path, train, monkeypatch):

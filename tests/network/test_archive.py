@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import struct
 import sys
 import zipfile
@@ -31,13 +32,15 @@ def header_of(descr="'<f4'", shape="(200,)", fortran_order=False):
     return f"{{'descr': {descr}, 'fortran_order': {fortran_order}, 'shape': {shape}, }}"
 
 
-def described(**changed):
-    return npy(json.dumps(asdict(DESC) | changed))
+def described(without=(), **changed):
+    values = asdict(DESC) | changed
+    return npy(json.dumps({name: value for name, value in values.items() if name not in without}))
 
 
 def contents(**changed):
-    """The members of a small network as bytes, with some of them changed."""
-    return {"format": npy(1), "descriptor": described(), "weights": npy(WEIGHTS)} | changed
+    """The members of a small network as bytes, with some of them changed, or left out where the change is None."""
+    found = {"format": npy(1), "descriptor": described(), "weights": npy(WEIGHTS)} | changed
+    return {name: data for name, data in found.items() if data is not None}
 
 
 def packed(path, members, compression=zipfile.ZIP_STORED):
@@ -63,6 +66,36 @@ def test_file_made_of_these_members_loads(tmp_path):
     np.testing.assert_array_equal(net.weights, WEIGHTS)
 
 
+class Exploit:
+    """Says so when it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("unpickled",)
+
+
+PICKLED = pickle.dumps(Exploit())
+
+
+def test_incomplete_or_other_file_is_refused(tmp_path):
+    whole = packed(tmp_path / "net", contents()).read_bytes()
+    cut = [whole[:size] for size in (0, 1, 4, 100, len(whole) // 2, len(whole) - 30, len(whole) - 1)]
+    others = [b"some text\n" * 100, b"\x93NUMPY\x01\x00", pickle.dumps([1, 2, 3]), PICKLED]
+    # The last NumPy would take for a pickle and recommend to load it as one.
+    for content in (*cut, *others, b"X" + whole[1:]):
+        (tmp_path / "net").write_bytes(content)
+        assert_refused(tmp_path / "net", "complete .npz")
+
+
+def test_flipped_bit_in_any_member_is_refused(tmp_path):
+    whole = packed(tmp_path / "net", contents()).read_bytes()
+    with zipfile.ZipFile(tmp_path / "net") as file:
+        ends = [entry.header_offset for entry in file.infolist()[1:]] + [file.start_dir]
+    assert len(ends) == 3
+    for end in ends:
+        (tmp_path / "net").write_bytes(whole[: end - 1] + bytes([whole[end - 1] ^ 1]) + whole[end:])
+        assert_refused(tmp_path / "net", "undamaged .npz | Bad CRC-32 for file")
+
+
 def test_fortran_order_is_read(tmp_path):
     matrix = np.arange(6.0).reshape(2, 3)
     packed(tmp_path / "file", {"matrix": npy(header=header_of("'<f8'", (2, 3), True), data=matrix.T.tobytes())})
@@ -76,9 +109,27 @@ def claimed(descr="'<f4'", shape="(200,)"):
 
 LARGEST = 2**31 - 1
 HUGE = 4 * LARGEST * (3 + 19_999 * LARGEST + 20_000)
+SIZE = "weights | float32 | (num_weights=200,)"
 PAIR = "[('a', '<i8')]"
+FEWER = "missing fields ['bias', 'dtype'] | unknown fields []"
 BAD_HEADER = ".npz | weights | header \"{'descr': "
 CLAIMS = [
+    (dict(weights=None), "no weights"),
+    (dict(format=None, descriptor=None), "no format, descriptor"),
+    (dict(format=npy(2)), "format 1 | format 2"),
+    (dict(format=npy([1, 1])), "format 1 | int64 | (2,)"),
+    (dict(weights=npy(WEIGHTS[1:])), f"{SIZE} | (199,)"),
+    (dict(weights=npy(WEIGHTS[:, None])), f"{SIZE} | (200, 1)"),
+    (dict(weights=npy(np.zeros(200))), f"{SIZE} | float64 | (200,)"),
+    (dict(weights=npy(header=header_of("'|O'", (1,)), data=PICKLED)), "undamaged .npz | object array weights"),
+    (dict(descriptor=described(hidden_size=6)), "weights | float32 | (num_weights=264,) | (200,)"),
+    (dict(descriptor=npy("lstm")), "descriptor | Expecting value"),
+    (dict(descriptor=npy("3")), "descriptor | 'int' object is not iterable"),
+    (dict(descriptor=npy("[]")), "descriptor | missing fields ['allow_tf32', 'bias', 'bidirectional', "),
+    (dict(descriptor=described(["dtype", "bias"])), f"descriptor | {FEWER}"),
+    (dict(descriptor=described(peephole=True)), "descriptor | missing fields [] | unknown fields ['peephole']"),
+    (dict(descriptor=described(hidden_size=0)), "descriptor | RNNDescriptor: hidden_size | 1 | 0"),
+    (dict(descriptor=described(hidden_size="5")), "descriptor | RNNDescriptor: hidden_size | int | str"),
     (dict(weights=claimed(shape="(1099511627776,)")), ".npz | 800 | weights | 4398046511104"),
     (dict(weights=claimed(shape="(201,)")), ".npz | 800 | weights | 804"),
     (dict(weights=claimed(shape="(199,)")), ".npz | 800 | weights | 796"),
@@ -103,10 +154,7 @@ CLAIMS = [
     (dict(descriptor=described(dropout=10**400)), "descriptor | RNNDescriptor: dropout | float64"),
     (dict(descriptor=described(cell_clip=[0, 10**400])), "descriptor | RNNDescriptor: cell_clip[1] | float64"),
     (dict(descriptor=described(num_layers=10**9)), "descriptor | RNNDescriptor: num_layers | 10000 | 1000000000"),
-    (
-        dict(descriptor=described(num_layers=10_000, hidden_size=2**31 - 1)),
-        f"weights | float32 | (num_weights={HUGE},)",
-    ),
+    (dict(descriptor=described(num_layers=10_000, hidden_size=LARGEST)), f"weights | (num_weights={HUGE},)"),
 ]
 
 

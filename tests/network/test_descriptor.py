@@ -34,26 +34,12 @@ def test_defaults():
     assert dataclasses.asdict(RNNDescriptor("gru", 3, 5)) == dict(zip(names.split(), values, strict=True))
 
 
-def test_bias_decides_which_biases_there_are():
-    descs = [RNNDescriptor("gru", 3, 5, bias=bias) for bias in ("both", "input", "recurrent", "none")]
-    assert [desc.has_bias_ih for desc in descs] == [True, True, False, False]
-    assert [desc.has_bias_hh for desc in descs] == [True, False, True, False]
-
-
 def test_derived_sizes():
     desc = RNNDescriptor("lstm", 7, 5, 3, True, proj_size=2)
     assert (desc.num_directions, desc.num_pseudo_layers, desc.output_size, desc.projected) == (2, 6, 2, True)
     assert [desc.layer_input_size(layer) for layer in range(3)] == [7, 4, 4]
     plain = RNNDescriptor("lstm", 7, 5, 3)
     assert (plain.num_directions, plain.num_pseudo_layers, plain.output_size, plain.projected) == (1, 3, 5, False)
-    assert [plain.layer_input_size(layer) for layer in range(3)] == [7, 5, 5]
-
-
-def test_skip_leaves_out_the_first_input_weight_only():
-    skip = RNNDescriptor("gru", 5, 5, 2, input_mode="skip")
-    assert [skip.has_input_weight(layer) for layer in range(2)] == [False, True]
-    assert skip.layer_input_size(0) == 5
-    assert RNNDescriptor("gru", 5, 5, 2).has_input_weight(0)
 
 
 def test_numpy_scalars_are_stored_as_python_values():
@@ -77,10 +63,11 @@ def test_dtype_may_be_a_string_a_dtype_or_a_type(dtype):
 LIMITS = {"dropout": [0, 1], "proj_size": [1, 4], "cell_clip": [(-INF, 1), (0, INF), (-1e60, 1e60)]}
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in LIMITS.items() for value in values])
-def test_ends_of_ranges_are_accepted(name, value):
-    desc = RNNDescriptor("lstm", 1, 5, 1, **{name: value})
-    assert getattr(desc, name) == value and desc.cell is not None
+@pytest.mark.parametrize("name", LIMITS)
+def test_ends_of_ranges_are_accepted(name):
+    for value in LIMITS[name]:
+        desc = RNNDescriptor("lstm", 1, 5, 1, **{name: value})
+        assert getattr(desc, name) == value and desc.cell is not None
 
 
 def test_largest_sizes_are_accepted():
@@ -123,7 +110,6 @@ REFUSED = [
     (dict(mode="LSTM"), ValueError, f"mode | {MODE_NAMES} | LSTM"),
     (dict(mode=3), TypeError, f"mode | {MODE_NAMES} | cell | int"),
     (dict(input_size=0), ValueError, "input_size | 1 | 0"),
-    (dict(input_size=-2), ValueError, "input_size | 1 | -2"),
     (dict(input_size=3.0), TypeError, "input_size | int | float"),
     (dict(input_size=2**31), ValueError, "input_size | 2147483647 | 2147483648"),
     (dict(hidden_size="5"), TypeError, "hidden_size | int | str"),
@@ -131,9 +117,7 @@ REFUSED = [
     (dict(hidden_size=np.True_), TypeError, "hidden_size | int | numpy.bool"),
     (dict(hidden_size=None), TypeError, "hidden_size | int | NoneType"),
     (dict(hidden_size=0), ValueError, "hidden_size | 1 | 0"),
-    (dict(hidden_size=10**12), ValueError, "hidden_size | 2147483647 | 1000000000000"),
     (dict(hidden_size=HUGE), ValueError, "hidden_size | 2147483647 | int | 19932"),
-    (dict(hidden_size=-HUGE), ValueError, "hidden_size | 1 | int | 19932"),
     (dict(num_layers=0), ValueError, "num_layers | 1 | 0"),
     (dict(num_layers=np.float64(2)), TypeError, "num_layers | int | numpy.float64"),
     (dict(num_layers=10_001), ValueError, "num_layers | 10000 | 10001"),
@@ -145,9 +129,7 @@ REFUSED = [
     (dict(proj_size=-1), ValueError, "proj_size | 1 | -1"),
     (dict(proj_size=2.0), TypeError, "proj_size | int | float"),
     (dict(proj_size=5), ValueError, "proj_size | hidden_size=5 | 5"),
-    (dict(proj_size=HUGE), ValueError, "proj_size | 2147483647 | int | 19932"),
     (dict(mode="gru", proj_size=2), ValueError, 'proj_size | None | mode="gru" | 2 | mode="lstm"'),
-    (dict(mode="rnn_tanh", proj_size=2), ValueError, 'proj_size | None | mode="rnn_tanh" | 2 | mode="lstm"'),
     (dict(dropout=1.5), ValueError, "dropout | [0, 1] | 1.5"),
     (dict(dropout=-0.1), ValueError, "dropout | [0, 1] | -0.1"),
     (dict(dropout=NAN), ValueError, "dropout | [0, 1] | nan"),
@@ -163,11 +145,9 @@ REFUSED = [
     (dict(cell_clip=Pair((-1, 0, 1))), ValueError, "cell_clip | 2 | (low, high) | 3"),
     (dict(cell_clip=(-1, "1")), TypeError, "cell_clip[1] | float | str"),
     (dict(cell_clip=(0, HUGE)), ValueError, "cell_clip[1] | float64"),
-    (dict(cell_clip=(-HUGE, 0)), ValueError, "cell_clip[0] | float64"),
     (dict(cell_clip=(1, -1)), ValueError, "cell_clip | low < high | (1.0, -1.0)"),
     (dict(cell_clip=(1, 1)), ValueError, "cell_clip | low < high | (1.0, 1.0)"),
     (dict(cell_clip=(NAN, 1)), ValueError, "cell_clip | low < high | (nan, 1.0)"),
-    (dict(cell_clip=(-1, NAN)), ValueError, "cell_clip | low < high | (-1.0, nan)"),
     (dict(cell_clip=(1e60, 2e60)), ValueError, "cell_clip | low < high | float32 | (1e+60, 2e+60)"),
     (dict(cell_clip=(0, 1e-60)), ValueError, "cell_clip | low < high | float32 | (0.0, 1e-60)"),
     (dict(mode="gru", cell_clip=(-1, 1)), ValueError, 'cell_clip | None | mode="gru" | (-1.0, 1.0) | mode="lstm"'),

@@ -1,7 +1,9 @@
-"""Pickles that name modules as they were called until 0.19."""
+"""Pickles that name modules as they were called until 0.10 and 0.19."""
 
 import pickle
 from importlib import import_module
+
+import pytest
 
 import rnnkit
 from rnnkit.cells import JANET, HardSigmoid, PeepholeLSTM
@@ -22,3 +24,9 @@ def test_pickles_by_0_17_load():
 def test_former_name_is_the_module_itself():
     former, now = import_module("rnnkit.kernels.cells.lstm"), import_module("rnnkit_kernels.cells.lstm")
     assert former is now and now.__spec__.name == "rnnkit_kernels.cells.lstm"
+
+
+@pytest.mark.parametrize("name", ["RNNDescriptor", "LSTM", "GRU", "RNN", "Network"])
+def test_classes_pickled_by_0_10_are_found(name):
+    module = "descriptor" if name == "RNNDescriptor" else "network"
+    assert pickle.loads(f"crnnkit.{module}\n{name}\n.".encode()) is getattr(rnnkit, name)

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from combinations import nightly
 from messages import says
-from optional import needs
 from problems import ALL_CASES, problem_of
-from several_states import arrays_of
-from tolerances import assert_close, assert_same_bits
+from several_states import each_of
+from tolerances import GRADIENTS, assert_close, assert_same_bits, assert_same_results
 
 import rnnkit
 from rnnkit.errors import BackendError, WorkspaceError
@@ -17,49 +16,29 @@ def problem(cell="lstm", dtype="float64", **fields):
     return problem_of(cell, dtype=dtype, **{"seq_len": 6, "batch_size": 4} | fields)
 
 
-def named(gradients):
-    """Arrays by name; those of several states by their number."""
-    found = {"dx": gradients.dx, "dhx": gradients.dhx, "dw": gradients.dw, **getattr(gradients, "inputs", {})}
-    return found | {f"dcx {number}": one for number, one in enumerate(arrays_of(gradients.dcx))}
-
-
 def columns(states, row):
     """The states of one sequence."""
-    if isinstance(states, tuple):
-        return tuple(one[:, row : row + 1] for one in states)
-    return None if states is None else states[:, row : row + 1]
+    return each_of(lambda one: one[:, row : row + 1], states)
 
 
-def assert_rows_are_calls_alone(p, inputs=None, **options):
+def assert_rows_are_calls_alone(p, resets=None, **options):
     """Each row of each result has the bits of a call with that sequence alone."""
-    given = {} if inputs is None else {"inputs": inputs}
-    workspace = p.forward(**given, **options).workspace
+    workspace = p.forward(resets=resets, **options).workspace
     found, whole = p.backward(workspace, per_sequence=True), p.backward(workspace)
     assert_close("dw", found.dw.sum(0), whole.dw, p.dtype)
-    for name, expected in named(whole).items():
-        if name != "dw" and not (name in given.get("inputs", {}) and expected.ndim == 2):
-            assert_same_bits(name, named(found)[name], expected)
+    assert_same_results(found, whole, GRADIENTS[:-1])
     for row in range(p.batch_size):
-        length = p.seq_len if p.lengths is None else p.lengths[row]
-        one = slice(row, row + 1)
-        of_row = {name: value[:length, one] for name, value in options.items() if name == "resets"}
-        if p.mask is not None:
-            of_row["mask"] = p.mask[:length, one]
-        if inputs is not None:
-            of_row["inputs"] = {k: a[one] if a.ndim == 2 else a[:length, one] for k, a in inputs.items()}
-        kept = {name: value for name, value in options.items() if name != "resets"}
+        length, one = int(p.valid[:, row].sum()), slice(row, row + 1)
+        marks = {"resets": resets, "mask": p.mask}
+        of_row = {name: value[:length, one] for name, value in marks.items() if value is not None}
         alone = p.x[:length, one], columns(p.hx, row), columns(p.cx, row)
-        result = rnnkit.forward(p.desc, p.w, *alone, seed=p.seed, first_row=row, **of_row, **kept)
+        result = rnnkit.forward(p.desc, p.w, *alone, seed=p.seed, first_row=row, **of_row, **options)
         cotangents = p.dy[:length, one], columns(p.dhy, row), columns(p.dcy, row)
         expected = rnnkit.backward(p.desc, p.w, result.workspace, *cotangents)
         assert_same_bits(f"dw {row}", found.dw[row], expected.dw)
         assert_same_bits(f"dhx {row}", found.dhx[:, one], expected.dhx)
         assert_same_bits(f"dx {row}", found.dx[:length, one], expected.dx)
         assert not found.dx[length:, one].any()
-        if inputs is not None:
-            for name, gradient in expected.inputs.items():
-                own = found.inputs[name]
-                assert_same_bits(name, own[one] if gradient.ndim == 2 else own[:length, one], gradient)
 
 
 @pytest.mark.parametrize(("cell", "dtype"), ALL_CASES)
@@ -67,12 +46,17 @@ def test_rows_have_the_bits_of_calls_alone(cell, dtype):
     assert_rows_are_calls_alone(problem(cell, dtype, lengths=(6, 0, 2, 5)))
 
 
+RESETS = np.random.default_rng(3).random((6, 4)) < 0.4
 OPTIONS = {
     "two layers and directions": (dict(num_layers=2, bidirectional=True, lengths=(0, 6, 3, 3)), {}),
     "dropout": (dict(num_layers=2, dropout=0.4, lengths=(6, 1, 2, 5)), {}),
     "mask": (dict(masked=True, lengths=(6, 4, 6, 0)), {}),
     "mask in both directions": (dict(masked=True, bidirectional=True), {}),
     "checkpoints": (dict(seq_len=9, num_layers=2, lengths=(9, 2, 8, 0)), dict(checkpoint_steps=2)),
+    "resets": (dict(lengths=(6, 0, 5, 3)), dict(resets=RESETS)),
+    "resets to hx": (dict(lengths=(6, 0, 5, 3)), dict(resets=RESETS, initial="hx")),
+    "resets in both directions": (dict(bidirectional=True), dict(resets=RESETS, initial="hx")),
+    "resets and a mask": (dict(masked=True), dict(resets=RESETS & problem(masked=True).mask)),
     "without states": (dict(states=False), {}),
     "one sequence": (dict(batch_size=1), {}),
     "no sequences": (dict(batch_size=0), {}),
@@ -85,19 +69,6 @@ OPTIONS = {
 def test_rows_have_the_bits_with_options(name, dtype):
     fields, options = OPTIONS[name]
     assert_rows_are_calls_alone(problem("lstm", dtype, **fields), **options)
-
-
-@pytest.mark.parametrize("initial", ["zeros", "hx"])
-@pytest.mark.parametrize("fields", [dict(lengths=(6, 0, 5, 3)), dict(bidirectional=True)])
-def test_rows_have_the_bits_with_resets(fields, initial):
-    p = problem("lstm", **fields)
-    resets = np.random.default_rng(3).random((p.seq_len, p.batch_size)) < 0.4
-    assert_rows_are_calls_alone(p, resets=resets, initial=initial)
-
-
-def test_resets_and_masks_meet():
-    p = problem("lstm", masked=True)
-    assert_rows_are_calls_alone(p, resets=p.mask & (np.random.default_rng(3).random(p.mask.shape) < 0.5))
 
 
 def test_side_inputs_and_learned_states_have_rows():
@@ -146,20 +117,6 @@ def test_workspace_may_be_used_again():
     p.forward(workspace=workspace)
     with pytest.raises(WorkspaceError, match=says("backward: workspace is older")):
         p.backward(workspace, per_sequence=True)
-
-
-def test_rows_equal_the_per_sample_gradients_of_pytorch():
-    torch = needs("torch")
-    p = problem("lstm", states=False)
-    module = torch.nn.LSTM(p.input_size, p.hidden_size).double()
-    with torch.no_grad():
-        for name, value in p.views.items():
-            getattr(module, name).copy_(torch.from_numpy(value.copy()))
-    found = rnnkit.backward(p.desc, p.w, p.forward().workspace, p.dy, per_sequence=True).dw
-    for row in range(p.batch_size):
-        y, _ = module(torch.from_numpy(p.x[:, row : row + 1]))
-        gradients = torch.autograd.grad((y * torch.from_numpy(p.dy[:, row : row + 1])).sum(), module.parameters())
-        assert_close("dw", found[row], np.concatenate([one.numpy().ravel() for one in gradients]), "float64")
 
 
 P = problem("gru", "float32")

@@ -1,5 +1,6 @@
 """Calls of one plan, whatever came before: brief ones, those that work in arrays that are kept, and long ones."""
 
+import copy
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -7,13 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from combinations import nightly, pairs
+from messages import raises
 from problems import CELLS, FLOAT32, Problem
 from tolerances import OUTPUTS, assert_same_results
 from traced import traced_bytes
 
 import rnnkit
-from rnnkit.call.arena import Arena
 from rnnkit.cpu import infer, route, stack
+from rnnkit.network.changing import ChangingPlan
 from rnnkit_kernels.machine import thread_pool
 
 SIZES = dict(input_size=17, hidden_size=33, dtype="float32")
@@ -74,25 +76,14 @@ def test_quantized_calls_do_not_depend_on_kept_arrays(precision, monkeypatch):
 
 @pytest.mark.parametrize("more", STACKS)
 def test_repeated_size_is_laid_out_once(more, laid_out):
+    """In the second call: copying y takes longer than is gained before. Long calls are laid out each time."""
     problem, plan = planned(mode="gru", **KEPT, **more)
-    call(plan, problem)
-    once = len(laid_out)
-    assert once
-    for seed in (1, 2, 3):
-        call(plan, problem.twin(seed=seed))
-        assert len(laid_out) == 2 * once
-    for times in (3, 4):
-        call(plan, problem.twin(seq_len=61))
-        assert len(laid_out) == times * once
-
-
-def test_single_call_of_a_size_is_not_kept(monkeypatch):
-    """Copying y takes longer than is gained then."""
-    monkeypatch.setattr(Arena, "cached", None)
-    problem, plan = planned(mode="gru", **KEPT)
-    call(plan, problem)
-    with pytest.raises(TypeError):
-        call(plan, problem.twin(seq_len=59))
+    counts = [0]
+    for seed, size in enumerate([KEPT] * 4 + [LONGER] * 2 + [LONG] * 2):
+        call(plan, problem.twin(**size, seed=seed))
+        counts.append(len(laid_out))
+    *made, long, again = np.diff(counts).tolist()
+    assert made[0] and made == [made[0] * times for times in (1, 1, 0, 0, 1, 1)] and long == again > 0
 
 
 def held_by_a_plan(num_layers):
@@ -122,15 +113,6 @@ def test_batches_of_other_lengths_are_laid_out_once(laid_out):
         assert len(laid_out) - before == (seed < 2)
 
 
-def test_long_calls_are_laid_out_anew(laid_out):
-    problem, plan = planned(mode="gru", **LONG)
-    call(plan, problem)
-    once = len(laid_out)
-    for times in (2, 3):
-        call(plan, problem)
-        assert len(laid_out) == times * once
-
-
 def test_calls_of_other_numbers_of_threads_are_laid_out_anew(laid_out):
     problem, plan = planned(**KEPT)
     with thread_pool.thread_override(1):
@@ -148,6 +130,26 @@ def test_results_belong_to_the_caller():
     assert all(array.flags.writeable for array in found)
     call(plan, problem.twin(seed=1))
     assert_same_results(found, before, OUTPUTS)
+
+
+def test_changing_plan_has_its_new_weights_and_checks_its_arguments():
+    desc, x = rnnkit.RNNDescriptor("gru", 3, 4), np.random.default_rng(0).normal(size=(5, 3)).astype("f4")
+    first, second = (rnnkit.init_weights(desc, seed) for seed in (0, 1))
+    plan = ChangingPlan(desc, first)
+    for w in (first, second):
+        plan.repack(w)
+        assert_same_results(plan.step(x), rnnkit.prepare(desc, w).step(x), OUTPUTS)
+        assert_same_results(plan.infer(x[None]), rnnkit.infer(desc, w, x[None]), OUTPUTS)
+    with raises(ValueError, "repack: w | num_weights=108 | (107,)"):
+        plan.repack(first[1:])
+    with raises(TypeError, "repack: w | float32 | float64"):
+        plan.repack(first.astype("float64"))
+    with raises(ValueError, "step: x | input_size=3 | (5, 2)"):
+        plan.step(x[:, :2].copy())
+    with pytest.raises(TypeError, match="ChangingPlan cannot be copied or pickled"):
+        copy.deepcopy(plan)
+    with raises(ValueError, "prepare: w | num_weights=108 | (3,)"):
+        ChangingPlan(desc, first[:3])
 
 
 def test_plan_keeps_no_long_lists(laid_out):

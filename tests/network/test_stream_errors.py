@@ -102,18 +102,3 @@ NUMBERS = [
 def test_wrong_number_of_streams_is_refused(number, error, text):
     with raises(error, f"stream: num_streams | {text}"):
         plan_of().stream(number)
-
-
-@pytest.mark.parametrize("rows", [None, [2], []])
-def test_out_may_be_any_view_without_overlap(rows):
-    plan, room = plan_of(), np.zeros((5, 8, 2), np.float32)
-    count = 4 if rows is None else len(rows)
-    x = drawn(plan.desc, 1, count)[0]
-    expected = plan.stream(4).step(x, rows=rows)
-    for out in (room[:, ::2, 0].T, room[::-1, ::-2, 1].T, as_strided(room, (4, 5), (4, 16))):
-        assert np.array_equal(plan.stream(4).step(x, rows=rows, out=out[:count]), expected)
-
-
-def test_stream_is_refused_with_two_directions():
-    with raises(ValueError, "stream: desc.bidirectional | False | True"):
-        plan_of(bidirectional=True).stream(4)

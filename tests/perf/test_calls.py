@@ -9,17 +9,11 @@ from repository import ROOT
 
 from perf import call_suite
 from perf.__main__ import main
-from perf.call_suite import CASES, Call, Row
+from perf.call_suite import CASES, Call
 
 STEP = call_suite._step
 SMALL = "gru-t1-n1-h16-l1/infer,rnn-t5-n1-h16-lbi/train"
 pytestmark = pytest.mark.usefixtures("torch_threads_as_before")
-
-
-def test_cases_cover_every_size_once():
-    names = [call.name for call in CASES]
-    assert len(set(names)) == len(names) == 3 * 4 * 3 * 7 * 3 * 2
-    assert "lstm-t100-n32-h512-l2/train" in names
 
 
 def test_calls_are_timed_and_listed(capsys):
@@ -27,16 +21,7 @@ def test_calls_are_timed_and_listed(capsys):
     *lines, summary, first, second = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == SMALL.split(",")
     assert summary.endswith("of 2 below 1.0")
-    assert {first, second} == set(lines)
-
-
-def test_slowest_calls_are_listed_first(monkeypatch, capsys):
-    times = {call: number for number, call in enumerate(CASES)}
-    monkeypatch.setattr(call_suite, "measure", lambda call, threads, _: Row(call, threads, 100.0, times[call] + 1.0))
-    call_suite.run("*", [2], 0)
-    summary, *worst = capsys.readouterr().out.splitlines()[len(CASES) :]
-    assert summary == f"{len(CASES) - 100} of {len(CASES)} below 1.0"
-    assert [line.split()[0] for line in worst] == [call.name for call in CASES[:-11:-1]]
+    assert [first, second] == sorted(lines, key=lambda line: float(line.split()[-1].removesuffix("x")))
 
 
 WRONG = {"infer": lambda y: 1.01 * y, "train": lambda y: y + 0.1 * (y - y.detach())}  # the output; a gradient

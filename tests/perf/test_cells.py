@@ -58,41 +58,24 @@ def test_every_shipped_cell_is_timed_as_the_lstm_is():
         assert case._replace(desc=replace(case.desc, mode="lstm"), device=None) == lstm
 
 
-@pytest.mark.parametrize("pass_name", ["infer", "train"])
-def test_engine_has_the_results_of_the_reference(case, pass_name):
-    expected = second_results(baselines.reference(case, pass_name))
-    assert {array.dtype for array in expected.values()} == {np.dtype(np.float64)}
-    assert check.deviation(results_of("rnnkit", case, pass_name), expected, case.desc) is None
+RUNS = [("rnnkit", "infer"), ("rnnkit", "train"), ("torch-loop", "infer"), ("torch-loop", "train"), ("numba", "infer")]
 
 
-LOOPS = [("torch-loop", "infer"), ("torch-loop", "train"), ("numba", "infer")]
-
-
-@pytest.mark.parametrize(("engine", "pass_name"), LOOPS)
-def test_loops_have_the_results_of_the_engine(case, engine, pass_name):
-    found = results_of(engine, case, pass_name)
-    assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
-    assert check.deviation(found, results_of("rnnkit", case, pass_name), case.desc) is None
-
-
-def test_every_state_is_compared():
-    case = tiny(cells.SLSTM)
-    expected = results_of("torch-loop", case, "infer")
-    assert set(expected) == {"y", "hy", "cy[0]", "cy[1]", "cy[2]"}
-    found = results_of("numba", case, "infer")
-    found["cy[2]"] = found["cy[2]"] * np.float32(1.001)
-    assert check.deviation(found, expected, case.desc) == "wrong: cy[2] deviates by 1.0e-03, more than 3e-05"
+@pytest.mark.parametrize(("engine", "pass_name"), RUNS)
+def test_engines_have_the_results_of_the_reference(case, engine, pass_name):
+    expected, found = second_results(baselines.reference(case, pass_name)), results_of(engine, case, pass_name)
+    for results, dtype in ((expected, np.float64), (found, np.float32)):
+        assert {array.dtype for array in results.values()} == {np.dtype(dtype)}
+    assert check.deviation(found, expected, case.desc) is None
+    assert sum(name[0] != "d" for name in found) == 2 + len(case.desc.cell.declaration.states)  # y, hy, other states
 
 
 @pytest.mark.parametrize("pass_name", ["infer", nightly("train")])
-def test_own_lstm_is_bit_identical_to_the_built_in(pass_name):
+def test_own_lstm_is_bit_identical_to_the_built_in(pass_name, monkeypatch):
     own, built_in = (results_of(engine, tiny(OwnLSTM), pass_name) for engine in ("rnnkit", "built-in"))
     assert set(own) == set(built_in)
     for name, array in own.items():
         np.testing.assert_array_equal(built_in[name], array)
-
-
-def test_built_in_lstm_runs_as_a_mode(monkeypatch):
     asked = []
     monkeypatch.setattr(rnnkit, "prepare", lambda desc, w, precision: asked.append(desc.mode))
     baselines.prepare("built-in", tiny(OwnLSTM), "infer", 1)
@@ -107,21 +90,6 @@ def test_only_the_compiled_loop_is_compiled(monkeypatch):
         assert len(compiled) == (engine == "torch-compiled") and torch.get_num_threads() == 3
 
 
-@pytest.mark.parametrize(
-    ("engine", "mode", "pass_name", "why"),
-    [
-        ("torch-loop", cells.SLSTM, "train", None),
-        ("torch-compiled", cells.MinGRU, "train", None),
-        ("numba", cells.IndRNN, "infer", None),
-        ("numba", cells.IndRNN, "train", "has no train"),
-        ("built-in", OwnLSTM, "train", None),
-        ("built-in", cells.PeepholeLSTM, "train", "only of an LSTM"),
-    ],
-)
-def test_competitors_refuse_what_they_lack(engine, mode, pass_name, why):
-    assert baselines.refusal(engine, tiny(mode), pass_name) == why
-
-
 def test_gates_without_r_have_no_recurrent_work():
     assert [cases.recurrent_flops(tiny(cell)) for cell in (cells.MinGRU, cells.IndRNN)] == [0, 0]
     assert cases.recurrent_flops(tiny(cells.MinimalGatedUnit)) == 2 * 6 * 4 * (2 * 5) * 5
@@ -130,29 +98,19 @@ def test_gates_without_r_have_no_recurrent_work():
     assert cases.streamed_bytes(tiny(OwnLSTM), "infer") == 4 * 5 * 5 * 4
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    cases = (tiny(OwnLSTM)._replace(seq_len=2, passes=("infer",)),)
-    return report_of_run(tmp_path_factory, cell_suite, cases, "--suite", "cells", "--threads", "1")
-
-
 @pytest.mark.nightly
-def test_run_times_every_loop_with_right_results(measured):
-    status, path = measured
+def test_run_times_every_loop_with_right_results(tmp_path_factory):
+    cases = (tiny(OwnLSTM)._replace(seq_len=2, passes=("infer",)),)
+    status, path = report_of_run(tmp_path_factory, cell_suite, cases, "--suite", "cells", "--threads", "1")
     (row,) = report.read(path).rows
     assert (status, row["name"]) == (0, "tiny/OwnLSTM/infer")
-    verdicts = {engine: row[engine] for engine in ("rnnkit", *baselines.COMPETITORS)}
+    verdicts = {name: baselines.refusal(name, cases[0], "infer") or report.OK for name in baselines.COMPETITORS}
     if shutil.which("g++") is None:  # which PyTorch's compiler calls
-        assert verdicts.pop("torch-compiled").startswith("failed: ") and row["torch-compiled_seconds"] == ""
-    others = dict.fromkeys(("torch", "onnxruntime", "openvino", "by-hand", "unfused"), "only of modes")
-    others["float32"] = "only of quantized weights"
-    assert verdicts == dict.fromkeys(verdicts, report.OK) | others
-    for engine in set(verdicts) - set(others) - {"rnnkit"}:
+        assert row["torch-compiled"].startswith("failed: ") and row["torch-compiled_seconds"] == ""
+        verdicts["torch-compiled"] = row["torch-compiled"]
+    assert {name: row[name] for name in ("rnnkit", *verdicts)} == {"rnnkit": report.OK} | verdicts
+    for engine in (engine for engine, verdict in verdicts.items() if verdict == report.OK):
         assert 0 < float(row[f"{engine}_ratio_min"]) <= float(row[f"{engine}_ratio_max"])
-
-
-@pytest.mark.nightly
-def test_table_of_cells_has_columns_for_loops_alone(measured):
-    headings = next(line for line in compare.tables(measured[1]).splitlines() if line.startswith("| case"))
+    headings = next(line for line in compare.tables(path).splitlines() if line.startswith("| case"))
     competitors = [heading.strip() for heading in headings.split("|") if "against" in heading]
     assert competitors == [f"against {engine}" for engine in baselines.CELL_LOOPS]

@@ -1,7 +1,6 @@
 """Every engine of the harness against the naive twin: the same weights, the same results, the threads it was given."""
 
 import sys
-import weakref
 from importlib.util import find_spec
 
 import numpy as np
@@ -9,17 +8,15 @@ import pytest
 import reference
 from combinations import nightly
 from gradcheck import assert_gradients
-from messages import says
 from optional import needs
 from perf_runs import second_results
 from problems import CELLS, Problem, smooth
 from tolerances import OUTPUTS, assert_close, assert_gradient_close
 
 import rnnkit
-from perf import baselines, cases
+from perf import baselines, cases, reduced_suite
 from perf.cases import Case
 from perf.unfused import Unfused
-from rnnkit.descriptor import descriptor
 
 ONNX_ENGINES = "onnxruntime", "openvino"
 LENGTHS = {"full": None, "lengths": (6, 1, 0, 4)}
@@ -54,39 +51,16 @@ def installed(request):
         request.getfixturevalue(engine)
 
 
-def both_ways(network, lengths, **options):
-    return Problem(**NETWORKS[network], **DEEP, seq_len=6, batch_size=4, lengths=LENGTHS[lengths], **options)
-
-
 def twin_of(desc, weights, x, hx=None, cx=None, lengths=None):
     """The results of the naive twin for named weights."""
     fields = "mode", "hidden_size", "num_layers", "bidirectional", "proj_size"
     return reference.forward(weights, x, hx, cx, lengths=lengths, **{name: getattr(desc, name) for name in fields})
 
 
-def unfused(problem):
-    """y, hy and cy, and the gradients dx and dw of y times dy."""
-    network, tape = Unfused(problem.desc, problem.w), []
-    outputs = network.forward(problem.x, problem.hx, problem.cx, problem.lengths_array, tape)
-    return outputs, network.backward(tape, problem.dy)
-
-
-@pytest.mark.parametrize("states", [True, False], ids=["states", "zeros"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("network", NETWORKS)
-def test_unfused_network_has_the_twins_results(network, lengths, dtype, states):
-    problem = both_ways(network, lengths, dtype=dtype, states=states)
-    outputs, _ = unfused(problem)
-    for name, actual in zip(OUTPUTS, outputs, strict=True):
-        assert_close(name, actual, getattr(problem.reference(), name), dtype)
-        assert actual is None or actual.dtype == dtype
-
-
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_unfused_network_has_the_twins_gradients(network, lengths):
-    problem = smooth(both_ways(network, lengths))
+    problem = smooth(Problem(**NETWORKS[network], **DEEP, seq_len=6, batch_size=4, lengths=LENGTHS[lengths]))
 
     def loss(arrays):
         twin = twin_of(problem.desc, arrays, arrays["x"], problem.hx, problem.cx, problem.lengths)
@@ -94,20 +68,12 @@ def test_unfused_network_has_the_twins_gradients(network, lengths):
 
     def gradients(arrays):
         assert arrays.keys() == {"x", *problem.views}
-        _, (dx, dw) = unfused(problem)
+        network, tape = Unfused(problem.desc, problem.w), []
+        network.forward(problem.x, problem.hx, problem.cx, problem.lengths_array, tape)
+        dx, dw = network.backward(tape, problem.dy)
         return {"x": dx, **rnnkit.weight_views(problem.desc, dw)}
 
     assert_gradients(loss, gradients, {"x": problem.x, **problem.views}, seed=0)
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_unfused_float32_gradients_match_float64(network):
-    problem = smooth(both_ways(network, "lengths"))
-    _, found = unfused(problem.twin(dtype="float32"))
-    _, expected = unfused(problem)
-    for name, actual, right in zip(("dx", "dw"), found, expected, strict=True):
-        assert_gradient_close(name, actual, right, "float32")
-        assert actual.dtype == np.float32
 
 
 def named_case(network, options, **sizes):
@@ -127,7 +93,7 @@ def named_cases():
 def is_for(engine, case, pass_name):
     if engine in ONNX_ENGINES:
         return pass_name != "train" and case.desc.dtype == "float32" and not case.desc.projected
-    return engine != "unfused" or pass_name != "train"  # whose gradients are what is compared with
+    return (engine, pass_name, case.desc.dtype) != ("unfused", "train", "float64")  # which is what is compared with
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
@@ -178,15 +144,10 @@ def test_engines_serve_each_stream_as_one_sequence(installed, engine, network):
             assert_close(name, found[name][:, [row]], getattr(twin, name), desc.dtype)
 
 
-def test_pytorch_runs_on_the_given_threads(torch):
-    for threads in (2, 1, 2):
-        baselines.prepare("torch", named_case("lstm", {}), "infer", threads)
+def test_pytorch_runs_on_the_given_threads_and_infers_in_inference_mode(torch):
+    for threads, pass_name in ((2, "infer"), (1, "train"), (2, "infer")):
+        y, _ = baselines.prepare("torch", named_case("lstm", {}), pass_name, threads).run()
         assert torch.get_num_threads() == threads
-
-
-def test_pytorch_infers_in_inference_mode(torch):
-    for pass_name in ("infer", "train"):
-        y, _ = baselines.prepare("torch", named_case("lstm", {}), pass_name, 1).run()
         assert y.is_inference() == (pass_name == "infer") != y.requires_grad
 
 
@@ -217,59 +178,15 @@ def test_openvino_runs_on_the_given_threads(monkeypatch, openvino):
     fixed = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "ENABLE_CPU_PINNING": False}
     fixed["INFERENCE_PRECISION_HINT"] = "f32"
     assert started == [("CPU", {"INFERENCE_NUM_THREADS": threads, **fixed}) for threads in (1, 2)]
-
-
-def test_openvino_shares_arrays_that_the_subject_keeps(monkeypatch, openvino):
-    given, tensor = [], openvino.Tensor
-
-    def share(array, shared_memory):
-        given.append((weakref.ref(array), shared_memory))
-        return tensor(array, shared_memory=shared_memory)
-
-    monkeypatch.setattr(openvino, "Tensor", share)
-    subject = baselines.prepare("openvino", named_case("lstm", {}, shortest=1), "infer", 1)
-    assert [(array() is not None, shared) for array, shared in given] == [(True, True)] * 2
-    del subject
-    assert [array() for array, _ in given] == [None] * 2
-
-
-def test_openvino_has_no_telemetry(openvino):
     assert sys.modules["openvino_telemetry"] is None
 
 
-@pytest.mark.parametrize(("engine", "what"), [("torch", "torch"), *((engine, "onnx") for engine in ONNX_ENGINES)])
-def test_engines_refuse_unknown_modes(installed, engine, what, monkeypatch):
-    case = named_case("tanh", {})
-    monkeypatch.setitem(descriptor.MODES, "rnn_sine", descriptor.MODES["rnn_tanh"])
-    object.__setattr__(case.desc, "mode", "rnn_sine")
-    with pytest.raises(ValueError, match=says(f"{what}: mode", "lstm", "gru", "'rnn_sine'")):
-        baselines.prepare(engine, case, "infer", 1)
-
-
-UNKNOWN = [dict(bias="none"), dict(input_mode="skip", input_size=4), dict(dropout=0.5), dict(cell_clip=(-1.0, 1.0))]
-
-
-@pytest.mark.parametrize("options", [*UNKNOWN, dict(mode="gru", reset_after=False)])
-def test_reference_refuses_options_it_lacks(options):
-    desc = rnnkit.RNNDescriptor(**{"mode": "lstm", "input_size": 3, "hidden_size": 4} | options)
-    expected = says("unfused: desc", "bias, input_mode, dropout, cell_clip and reset_after", repr(desc)[:-1])
-    with pytest.raises(ValueError, match=expected):
-        baselines.reference(Case("a", desc, 2, 2), "infer")
-
-
-def test_engines_refuse_cases_they_lack(monkeypatch):
-    case = named_case("lstm", {})
-    other = case._replace(family="lm")
-    assert baselines.refusal("unfused", case, "train") is None
-    assert baselines.refusal("unfused", other, "train") == "only in the tables"
-    assert baselines.refusal("by-hand", other, "step") == "only of streams"
-    monkeypatch.setattr(baselines, "find_spec", lambda module: None if module == "onnx" else module)
-    assert [baselines.refusal(engine, other, "infer") for engine in ONNX_ENGINES] == ["not installed"] * 2
+def test_engines_refuse_what_they_would_compute_in_another_precision(monkeypatch):
+    """All else that they lack fails, or is wrong, before it is timed."""
     monkeypatch.setattr(baselines, "find_spec", lambda module: module)
-    assert baselines.refusal("torch", other, "train") is None
-    assert baselines.refusal("torch", other._replace(alone=True), "train") == "not asked"
-    for engine in ONNX_ENGINES:
-        assert baselines.refusal(engine, other, "infer") is None
-        assert baselines.refusal(engine, other, "train") == "has no train"
-        assert baselines.refusal(engine, named_case("lstm", FLOAT64), "infer") == "has no float64"
-        assert baselines.refusal(engine, named_case("lstm-projected", {}), "infer") == "has no proj"
+    assert baselines.refusal("openvino", named_case("lstm", FLOAT64), "infer") == "has no float64"
+    case = named_case("gru", {})._replace(precision="bfloat16")
+    for feature, why in (("avx512bf16", None), ("amx-bf16", None), ("avx512f", "has no bfloat16 on this CPU")):
+        monkeypatch.setattr(reduced_suite.binding, "get_host_cpu_features", lambda feature=feature: {feature: True})
+        assert baselines.refusal("openvino", case, "infer") == why
+    assert baselines.refusal("unfused", case, "infer") == "only of float32"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from perf import cases, many_cores, peaks
-from perf.many_cores import Machine, Time, shared
+from perf.many_cores import Machine, shared
 
 MACHINE = Machine(5e10, 1e11, 5e10, 2e10, 1e11, 50e-9, 200e-9, 2e-9)
 BY_NAME = {case.name: case for case in cases.CASES}
@@ -24,36 +24,6 @@ def test_handover_on_one_core_is_nan(monkeypatch):
     """Nobody answers the second player, as on a single core for most of the time."""
     monkeypatch.setattr(peaks, "_together", lambda players: players[1]() or 1.0)
     assert math.isnan(peaks.handover())
-
-
-def test_one_core_takes_as_long_as_the_work():
-    case = BY_NAME["lm/lstm"]
-    time = shared(MACHINE, case, 1, 1)
-    work = case.seq_len * case.batch_size * 8 * case.desc.hidden_size**2
-    assert time.multiply == pytest.approx(work / MACHINE.multiply)
-    assert time.uneven == time.hidden == time.barriers == time.read == 0
-    assert time.equations == pytest.approx(25 * 64 * 512 * 2e-9)
-    assert shared(MACHINE, BY_NAME["stream/lstm"], 1, 1).read > 0  # one row: reading takes longer than multiplying
-
-
-def test_more_cores_share_the_work_and_add_barriers():
-    case = BY_NAME["ds2/lstm"]
-    times = [shared(MACHINE, case, 1, size) for size in (1, 2, 5, 10, 50)]
-    assert all(one.multiply > other.multiply for one, other in zip(times, times[1:], strict=False))
-    assert all(one.barriers < other.barriers for one, other in zip(times, times[1:], strict=False))
-    assert times[-1].barriers == pytest.approx(300 * (8 * 50e-9 + 42 * 200e-9))
-    assert shared(MACHINE, case, 50, 1).barriers == 0
-
-
-def test_threads_without_a_core_delay_every_step():
-    for case in many_cores.chosen():
-        lost = many_cores.crowded(MACHINE, case, 4, 2) - sum(shared(MACHINE, case, 1, 2))
-        meets = "x 1" not in many_cores.planned(MACHINE, case, 4)[0]
-        assert lost == pytest.approx(case.seq_len * 100e-6 * meets)
-
-
-def test_limit_is_the_longest_time_beside_multiplying():
-    assert Time(9.0, 1.0, 2.0, 0.5, 3.0, 2.5).limit == "hidden"
 
 
 def test_planner_is_near_the_best_way_to_share_rows_and_units():

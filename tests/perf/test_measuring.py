@@ -1,7 +1,5 @@
 """The performance harness: what it counts, reads and writes, and that nothing wrong is timed."""
 
-import io
-import sys
 from itertools import cycle
 
 import numpy as np
@@ -33,12 +31,8 @@ def descriptor(mode="lstm", *sizes, **options):
 def test_flops_match_those_counted_by_hand(case, expected):
     assert cases.flops(case, "infer") == expected
     assert cases.flops(case, "train") == 3 * expected
-
-
-def test_padding_has_no_flops():
-    case = Case("a", descriptor("gru"), 50, 9, shortest=1)
-    assert case.rows == case.lengths.sum() < 50 * 9
-    assert cases.flops(case, "infer") == 2 * case.lengths.sum() * 21 * 12
+    part = case._replace(seq_len=50, batch_size=9, shortest=1)  # padding has no FLOPs
+    assert cases.flops(part, "infer") * case.rows == expected * part.lengths.sum() < expected * 50 * 9
 
 
 def test_least_seconds_are_of_reading_or_of_computing():
@@ -61,19 +55,6 @@ def test_problem_is_the_same_each_time_with_states_in_a_step():
         np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
     for array in (first.x, first.dy, step.hx, step.cx):
         assert array.dtype == np.float32 and 0.8 < array.std() < 1.2
-
-
-def names(patterns, passes=cases.PASSES):
-    return [cases.row_name(*pair) for pair in cases.select(patterns, passes)]
-
-
-def test_globs_select_by_name():
-    assert names("ds2/lstm/*") == ["ds2/lstm/infer", "ds2/lstm/train"]
-    assert names("ds2/lstm/*", ("train",)) == ["ds2/lstm/train"]
-    assert names("small/gru/infer,step-n1-h32/gru/*") == ["small/gru/infer", "step-n1-h32/gru/step"]
-    assert names("nothing") == []
-    everything = names("*")
-    assert len(set(everything)) == len(everything) > 200
 
 
 class FakeWorker:
@@ -106,14 +87,11 @@ def measured(monkeypatch, case=TINY, pass_name="train", **workers):
     return run.measure(case, pass_name, engines, ["torch"], peak=1e9, seconds=0.1)
 
 
-def test_wrong_case_is_not_timed(monkeypatch):
+def test_wrong_results_are_not_timed(monkeypatch):
     own, torch = FakeWorker("wrong: y deviates by 1"), FakeWorker()
     row = measured(monkeypatch, rnnkit=own, torch=torch)
     assert row["rnnkit"] == "wrong: y deviates by 1"
     assert "seconds" not in row and own.timed == torch.timed == 0
-
-
-def test_wrong_competitor_is_not_timed(monkeypatch):
     own, torch = FakeWorker(seconds=0.5), FakeWorker("wrong: y deviates by 1")
     row = measured(monkeypatch, rnnkit=own, torch=torch)
     assert row["torch"] == "wrong: y deviates by 1" and "torch_seconds" not in row and torch.timed == 0
@@ -145,22 +123,15 @@ def test_step_has_a_share_of_the_read_bandwidth(monkeypatch):
 LARGE = Case("large", rnnkit.RNNDescriptor("lstm", 800, 800, 5, True), seq_len=300, batch_size=20)
 
 
-@pytest.mark.parametrize(("pass_name", "steps"), [("infer", 13), ("train", 4)])
-def test_large_case_is_compared_over_its_first_steps(pass_name, steps):
-    part = run.shortened(LARGE, pass_name)
-    assert part == LARGE._replace(seq_len=steps)
-    longer = part._replace(seq_len=steps + 1)
-    assert cases.flops(part, pass_name) <= run._CHECKED_FLOPS < cases.flops(longer, pass_name)
-
-
-def test_case_is_shortened_no_more_than_needed():
+def test_large_case_is_compared_over_its_first_steps():
+    for pass_name, steps in (("infer", 13), ("train", 4)):
+        part = run.shortened(LARGE, pass_name)
+        assert part == LARGE._replace(seq_len=steps)
+        longer = part._replace(seq_len=steps + 1)
+        assert cases.flops(part, pass_name) <= run._CHECKED_FLOPS < cases.flops(longer, pass_name)
     assert run.shortened(TINY, "train") == TINY
     assert run.shortened(LARGE._replace(shortest=50), "train").seq_len == 50  # a length of its own for each sequence
     assert run.shortened(LARGE._replace(batch_size=10**6), "train").seq_len == 1
-    for case in cases.CASES:
-        for pass_name in case.passes:
-            steps = run.shortened(case, pass_name).seq_len
-            assert min(case.seq_len, 4) <= steps <= case.seq_len, cases.row_name(case, pass_name)
 
 
 def test_shortened_case_is_compared_and_the_whole_is_timed(monkeypatch):
@@ -173,42 +144,20 @@ def test_shortened_case_is_compared_and_the_whole_is_timed(monkeypatch):
         assert engine.asked[:3] == [("check", part, "train", path), ("load", LARGE, "train"), ("time",)]
 
 
-@pytest.mark.parametrize("method", ["check", "load"])
-def test_failed_engine_is_reported_and_gets_a_new_process(monkeypatch, method):
-    own, torch = FakeWorker(), FakeWorker(fails=method)
-    row = measured(monkeypatch, rnnkit=own, torch=torch)
-    assert row["torch"] == "failed: torch: its process ended with -9" and "torch_seconds" not in row
-    assert torch.closed and torch.timed == 0
-    assert row["seconds"] == 1.0
+def test_failed_engine_is_reported_and_gets_a_new_process(monkeypatch):
+    for method in ("check", "load"):
+        row = measured(monkeypatch, rnnkit=FakeWorker(), torch=(torch := FakeWorker(fails=method)))
+        assert row["torch"] == "failed: torch: its process ended with -9" and "torch_seconds" not in row
+        assert torch.closed and torch.timed == 0
+        assert row["seconds"] == 1.0
 
 
-def test_engines_start_when_they_are_needed_and_end_together():
-    started = []
-    engines = run.Engines(3, lambda *arguments: started.append(arguments) or FakeWorker(), "cuda")
-    assert not started
-    own, torch = engines["rnnkit"], engines["torch"]
-    assert engines["rnnkit"] is own and started == [("rnnkit", 3, "cuda"), ("torch", 3, "cuda")]
-    engines.drop("rnnkit")
-    assert own.closed and not torch.closed and engines["rnnkit"] is not own
-    engines.close()
-    assert torch.closed
-
-
-class Terminal(io.StringIO):
-    seen = ""
-
-    def flush(self):
-        self.seen = self.getvalue()
-
-
-def test_rows_are_printed_and_written_at_once(monkeypatch, tmp_path):
+def test_each_run_is_measured_and_written(monkeypatch, tmp_path):
     monkeypatch.setattr(report, "machine", lambda: {"commit": "abc"})
     monkeypatch.setattr(peaks, "fma_peak", lambda dtype, threads: threads * 1e9)
-    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
     asked = []
 
     def measure(case, pass_name, engines, against, peak, seconds):
-        assert terminal.seen.count("\n") == 3 + len(asked)  # three of the header, and the rows before this one
         asked.append((pass_name, engines.threads, against, peak, seconds))
         return report.facts(case, pass_name, engines.threads) | {"rnnkit": "wrong: y"}
 
@@ -221,28 +170,9 @@ def test_rows_are_printed_and_written_at_once(monkeypatch, tmp_path):
         ("infer", 2, ["torch", "unfused"], 2e9, 0.1),
         ("train", 2, ["torch", "unfused"], 2e9, 0.1),
     ]
-    assert terminal.seen == terminal.getvalue()
-    lines = terminal.seen.splitlines()
-    assert lines[:3] == ["commit: abc", "fma_peak_float32_1_threads: 1.0 GF/s", "fma_peak_float32_2_threads: 2.0 GF/s"]
-    expected = [f"{row['name']} {row['threads']} threads wrong: y" for row in rows]
-    assert [" ".join(line.split()) for line in lines[3:]] == expected
     source = report.read(path)
-    assert list(source.header) == ["commit", "fma_peak_float32_1_threads", "fma_peak_float32_2_threads"]
+    assert source.header["fma_peak_float32_2_threads"] == "2.0 GF/s"
     assert [(row["name"], row["threads"]) for row in source.rows] == [(r["name"], str(r["threads"])) for r in rows]
-
-
-def test_printed_line_has_figures_ratios_and_distances_of_cores():
-    figures = {"seconds": 0.0125, "gflops": 9.5, "share_of_peak": 0.25}
-    row = report.facts(TINY, "train", 2) | {"rnnkit": report.OK} | figures
-    start = "tiny/lstm/train              2 threads     12,500.0 us    9.5 GF/s  peak 0.25"
-    ratios = {"torch": report.OK, "torch_ratio_min": 1.0, "torch_ratio_median": 1.5, "torch_ratio_max": 2.0}
-    others = {"onnxruntime": "has no train", "unfused": "only in the tables", "share_of_limit": 0.5}
-    assert run._line(row) == start
-    assert run._line(row | ratios) == f"{start}  torch 1.50x (1.00-2.00)"
-    assert run._line(row | others) == f"{start}  limit 0.50  onnxruntime has no train"
-    for before, after, words in ((56, 60, "near"), (170, 50, "far then near"), (50, float("nan"), "near then busy")):
-        apart = {"handover_before": before * 1e-9, "handover_after": after * 1e-9}
-        assert run._line(row | apart) == f"{start}  cores {words} ({before}, {after} ns)"
 
 
 RIGHT = {"y": np.ones((3, 4)), "dx": np.ones((2, 2))}
@@ -275,14 +205,10 @@ def test_deviations_are_reported(changed, expected):
         (3e-5, "y", {"mode": "rnn_relu"}),
         (3e-5, "dx", {"mode": "rnn_tanh"}),
         (5e-3, "dx", {"mode": "rnn_relu"}),  # a unit may round to the other side of its kink
-        (5e-3, "dx", {"mode": "rnn_relu", "dtype": "float64"}),
     ],
 )
 def test_results_are_right_up_to_their_bound(bound, name, options):
-    right = np.linspace(1, 2, 100)
-    found = [
-        check.deviation({name: right * (1 + error)}, {name: right}, descriptor(**options))
-        for error in (-0.9 * bound, 0.9 * bound, -1.1 * bound, 1.1 * bound)
-    ]
-    assert found[:2] == [None, None]
-    assert all(verdict.startswith(f"wrong: {name} deviates by") for verdict in found[2:])
+    right = {name: np.linspace(1, 2, 100)}
+    for error in (-0.9, 0.9, -1.1, 1.1):
+        found = check.deviation({name: right[name] * (1 + error * bound)}, right, descriptor(**options))
+        assert (found is None) == (abs(error) < 1)

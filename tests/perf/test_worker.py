@@ -90,10 +90,12 @@ def test_long_call_is_a_repetition_until_its_work_is_done(bench):
     assert bench(call=0.5, wait=0.25).time() == (0.75, 0.75)
 
 
-def test_disturbance_does_not_change_the_number_of_calls(bench):
-    disturbed = bench(call=[0.01, 0.5, 0.02, 0.3])
+def test_disturbance_does_not_change_the_number_of_calls_and_loading_resets_the_peak_memory(bench, monkeypatch):
+    happened = []
+    monkeypatch.setattr(worker, "_reset_peak_memory", lambda: happened.append("reset"))
+    disturbed = bench(call=[0.01, 0.5, 0.02, 0.3], release=lambda: happened.append("release"))
     disturbed.load(TINY, "infer")
-    assert disturbed.calls == 2
+    assert disturbed.calls == 2 and happened == ["release", "reset"]
 
 
 def test_garbage_collection_is_off_while_the_clock_runs(bench):
@@ -115,9 +117,6 @@ def test_threads_are_waited_for_until_they_rest(monkeypatch):
     monkeypatch.setattr(worker, "time", machine)
     worker._rest()
     assert machine.happened == ["rest"] * 4  # a tenth of the time that is waited counts as rest
-
-
-def test_threads_that_never_rest_are_an_error(monkeypatch):
     monkeypatch.setattr(worker, "time", Machine(busy=[1.0] * 1000))
     with pytest.raises(RuntimeError, match=says("threads", "2.0 s")):
         worker._rest()
@@ -154,14 +153,6 @@ def test_peak_memory_is_in_bytes_since_the_case_was_loaded():
     assert worker._peak_memory() - before < 0.5 * nbytes
 
 
-def test_loading_a_case_resets_the_peak_memory(bench, monkeypatch):
-    happened = []
-    monkeypatch.setattr(worker, "_reset_peak_memory", lambda: happened.append("reset"))
-    one = bench(call=0.5, release=lambda: happened.append("release"))
-    one.load(TINY, "infer")
-    assert happened == ["release", "reset"]
-
-
 def alternated(seconds, *calls):
     """The times of engines whose calls take these seconds, four in a repetition; and the order of the repetitions."""
     order = []
@@ -182,16 +173,13 @@ def test_engines_take_turns_and_times_are_kept():
     times, order = alternated(1e9, range(1, 99), range(101, 199))
     assert times == {"A": list(range(1, 16)), "B": list(range(101, 116))}
     assert order == [("A", "time"), ("B", "time")] * 15
+    assert timing.ratios([1.0, 2.0, 8.0], [2.0, 2.0, 2.0]) == (0.25, 1.0, 2.0)  # pair by pair
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 3), (5.9, 3), (6.1, 4), (8.0, 5), (1e9, 15)])
 def test_rounds_end_when_the_seconds_are_spent(seconds, rounds):
     times, _ = alternated(seconds, [0.25] * 99, [0.25] * 99)  # two seconds a round of both
     assert len(times["A"]) == len(times["B"]) == rounds
-
-
-def test_ratios_are_taken_pair_by_pair():
-    assert timing.ratios([1.0, 2.0, 8.0], [2.0, 2.0, 2.0]) == (0.25, 1.0, 2.0)
 
 
 def test_process_starts_with_its_number_of_threads(monkeypatch):

@@ -46,16 +46,12 @@ def test_heat_maps_are_the_states_of_a_sequence():
 
 @pytest.mark.parametrize("draw", [rnnkit.plot.gates, rnnkit.plot.states])
 def test_skipped_steps_are_blank_and_others_beyond_the_length_are_not_there(draw):
-    problem = Problem("gru", **SIZES, lengths=(6, 4, 5), masked=True)
-    for values, _ in maps_of(draw(problem.forward().workspace, sequence=1)).values():
-        blank = np.ma.getmaskarray(values)
-        assert blank.shape == (4, 4) and (blank == ~problem.mask[:4, 1]).all() and blank.any()
-
-
-def test_mask_without_lengths_is_drawn_in_full():
-    problem = Problem("gru", **SIZES, masked=True)
-    ((values, _), *_) = maps_of(rnnkit.plot.gates(problem.forward().workspace)).values()
-    assert (np.ma.getmaskarray(values) == ~problem.mask[:, 0]).all()
+    for lengths in ((6, 4, 5), None):
+        problem = Problem("gru", **SIZES, lengths=lengths, masked=True)
+        steps = 6 if lengths is None else lengths[1]
+        for values, _ in maps_of(draw(problem.forward().workspace, sequence=1)).values():
+            blank = np.ma.getmaskarray(values)
+            assert blank.shape == (4, steps) and (blank == ~problem.mask[:steps, 1]).all() and blank.any()
 
 
 def test_colours_span_the_range_of_a_gate():

@@ -85,14 +85,7 @@ def page(address):
     """A page of Chromium that shows an address."""
     (theirs, write), (read, own) = os.pipe(), os.pipe()
     moved = f'exec {PROGRAM} "$@" 3<&{theirs} 4>&{own}'
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--remote-debugging-pipe",
-        "--no-first-run",
-        "--window-size=900,640",
-    ]
+    flags = "--headless --no-sandbox --disable-gpu --remote-debugging-pipe --no-first-run --window-size=900,640".split()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         command = ["bash", "-c", moved, "bash", *flags, f"--user-data-dir={folder}"]
         process = subprocess.Popen(command, pass_fds=(theirs, own), stderr=subprocess.DEVNULL)

@@ -5,17 +5,10 @@ import re
 from pathlib import Path
 
 NUMBERS = {
-    "void": None,
-    "int": ctypes.c_int,
-    "int32_t": ctypes.c_int,
-    "unsigned": ctypes.c_uint,
-    "uint32_t": ctypes.c_uint,
-    "size_t": ctypes.c_size_t,
-    "float": ctypes.c_float,
-    "double": ctypes.c_double,
-    "unsigned long long": ctypes.c_ulonglong,
-    "cudaStream_t": ctypes.c_void_p,  # of CUDA's own header
-}
+    "void": None, "int": ctypes.c_int, "int32_t": ctypes.c_int, "unsigned": ctypes.c_uint, "uint32_t": ctypes.c_uint,
+    "size_t": ctypes.c_size_t, "float": ctypes.c_float, "double": ctypes.c_double,
+    "unsigned long long": ctypes.c_ulonglong, "cudaStream_t": ctypes.c_void_p,  # of CUDA's own header
+}  # fmt: skip
 
 
 def read(folder):

@@ -1,6 +1,6 @@
 """One network with its arrays, all drawn from one seed: what every test runs on."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -42,21 +42,8 @@ class Problem:
 
     @lazy
     def desc(self):
-        return rnnkit.RNNDescriptor(
-            self.mode,
-            self.input_size,
-            self.hidden_size,
-            self.num_layers,
-            self.bidirectional,
-            bias=self.bias,
-            input_mode=self.input_mode,
-            proj_size=self.proj_size,
-            dropout=self.dropout,
-            cell_clip=self.cell_clip,
-            reset_after=self.reset_after,
-            dtype=self.dtype,
-            allow_tf32=self.allow_tf32,
-        )
+        names = {one.name for one in fields(rnnkit.RNNDescriptor)}
+        return rnnkit.RNNDescriptor(**{name: value for name, value in vars(self).items() if name in names})
 
     @property
     def is_own(self):
@@ -255,17 +242,8 @@ def dropout_masks(problem, seed):
     In a tanh network whose biases are 1, whose weight_hh is 0 and whose direction d passes on the outputs of direction
     d below, an output is tanh(1) = 0.76 where its input was dropped and at least tanh(1.76) = 0.94 where it was kept.
     """
-    probe = problem.twin(
-        mode="rnn_tanh",
-        hidden_size=problem.output_size,
-        bias="input",
-        input_mode="linear",
-        proj_size=None,
-        cell_clip=None,
-        reset_after=True,
-        lengths=None,
-        states=False,
-    )
+    plain = dict(input_mode="linear", proj_size=None, cell_clip=None, reset_after=True, lengths=None, states=False)
+    probe = problem.twin(mode="rnn_tanh", hidden_size=problem.output_size, bias="input", **plain)
     w = np.zeros_like(probe.w)
     views = rnnkit.weight_views(probe.desc, w)
     size, directions = probe.hidden_size, probe.directions

@@ -43,43 +43,21 @@ class Text:
 
     def unary(self, x):
         kinds = [
-            "tanh({})",
-            "sigmoid({})",
-            "1 / (1.5 + {0} * {0})",
-            "exp(-{0} * {0})",
-            "(-{})",
-            "0.5 * {} ** 2",
-            "RATE * {}",
-            "self.rate * {}",
-            "(1 - {})",
-            "tanh({} / 2)",
-            "({0} if self.flag else tanh({0}))",
-        ]
+            "tanh({})", "sigmoid({})", "1 / (1.5 + {0} * {0})", "exp(-{0} * {0})", "(-{})", "0.5 * {} ** 2",
+            "RATE * {}", "self.rate * {}", "(1 - {})", "tanh({} / 2)", "({0} if self.flag else tanh({0}))",
+        ]  # fmt: skip
         if not self.smooth:
-            kinds += [
-                "max({}, 0)",
-                "min(0.5, {})",
-                "abs({})",
-                "clip({}, -0.7, 0.9)",
-                "bent({})",
-                "({0} if {0} > 0.1 and not {0} > 2 else 0.25 * {0})",
-            ]
+            kinds += ["max({}, 0)", "min(0.5, {})", "abs({})", "clip({}, -0.7, 0.9)", "bent({})"]
+            kinds += ["({0} if {0} > 0.1 and not {0} > 2 else 0.25 * {0})"]
         if self.means and self.chance(0.25):
             kinds = ["({0} - mean({0}))", "{} / (2 + mean(a_unit * a_unit))", "mean({} * a_unit)", "{} * mean(a_unit)"]
         return self.random.choice(kinds).format(x).replace("a_unit", self.random.choice(self.units))
 
     def binary(self, x, y):
         kinds = [
-            "({} + {})",
-            "({} - {})",
-            "{} * {}",
-            "fma({0}, {1}, {0})",
-            "blend({}, {})",
-            "blend({}, {}, 0.25)",
-            "tanh({}) * sigmoid({})",
-            "fma({}, {}, 0.3)",
-            "{} / (2 + exp({}))",
-        ]
+            "({} + {})", "({} - {})", "{} * {}", "fma({0}, {1}, {0})", "blend({}, {})", "blend({}, {}, 0.25)",
+            "tanh({}) * sigmoid({})", "fma({}, {}, 0.3)", "{} / (2 + exp({}))",
+        ]  # fmt: skip
         if not self.smooth:
             kinds += ["max({}, {})", "({0} if {0} > {1} else {1} * 0.5)", "({0} if {1} < 0.2 or {0} > 1 else -{1})"]
         return self.random.choice(kinds).format(x, y)

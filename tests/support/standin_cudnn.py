@@ -132,17 +132,11 @@ class CudnnStandIn(Computing):
         self.calls.append(name)
         self.streams.append(found.stream)
 
-    def cudnnCreateRNNDescriptor(self, address):
-        self._new(address, SimpleNamespace(kind="RNN"))
+    def _creates(kind):
+        return lambda self, address: self._new(address, SimpleNamespace(kind=kind))
 
-    def cudnnCreateRNNDataDescriptor(self, address):
-        self._new(address, SimpleNamespace(kind="RNNData"))
-
-    def cudnnCreateTensorDescriptor(self, address):
-        self._new(address, SimpleNamespace(kind="Tensor"))
-
-    def cudnnCreateDropoutDescriptor(self, address):
-        self._new(address, SimpleNamespace(kind="Dropout"))
+    cudnnCreateRNNDescriptor, cudnnCreateRNNDataDescriptor = _creates("RNN"), _creates("RNNData")
+    cudnnCreateTensorDescriptor, cudnnCreateDropoutDescriptor = _creates("Tensor"), _creates("Dropout")
 
     def _destroy(self, number):
         del self.objects[number]
@@ -208,16 +202,9 @@ class CudnnStandIn(Computing):
         rnn.numbers += proj_size, layers
         rnn.algorithm, rnn.math, rnn.padded, rnn.clip = algorithm, math, bool(flags), None
         rnn.dropout = self._known(dropout, "Dropout") if dropout else None
-        rnn.fields = dict(
-            mode=MODES[mode],
-            input_size=input_size,
-            hidden_size=hidden_size,
-            num_layers=layers,
-            bidirectional=bool(direction),
-            bias=BIASES[bias],
-            input_mode=("linear", "skip")[input_mode],
-            proj_size=proj_size if projected else None,
-        )
+        sizes = dict(input_size=input_size, hidden_size=hidden_size, num_layers=layers, bidirectional=bool(direction))
+        kinds = dict(mode=MODES[mode], bias=BIASES[bias], input_mode=("linear", "skip")[input_mode])
+        rnn.fields = kinds | sizes | {"proj_size": proj_size if projected else None}
         rnn.dtype = dtype
 
     def cudnnRNNSetClip_v9(self, number, mode, low, high):

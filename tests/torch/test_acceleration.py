@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from messages import says
+from messages import raises, says
 from torch import nn
 
 import rnnkit.torch
@@ -81,8 +81,7 @@ def test_quantizing_an_accelerated_module_warns_and_keeps_it():
 def test_scripting_is_refused_until_restore():
     model = nn.Sequential(nn.GRU(3, 4))
     accelerate(model)
-    expected = says("script: module", "rnnkit.torch.restore")
-    with pytest.warns(DeprecationWarning), pytest.raises(rnnkit.BackendError, match=expected):
+    with pytest.warns(DeprecationWarning), raises(rnnkit.BackendError, "script: module | rnnkit.torch.restore"):
         torch.jit.script(model)
     restore(model)
     with pytest.warns(DeprecationWarning):
@@ -91,30 +90,13 @@ def test_scripting_is_refused_until_restore():
 
 def test_accelerate_and_restore_refuse_other_types():
     for function in (accelerate, restore):
-        with pytest.raises(TypeError, match=says(f"{function.__name__}: model", "torch.nn.Module", "dict")):
+        with raises(TypeError, f"{function.__name__}: model | torch.nn.Module | dict"):
             function({})
 
 
-def test_accelerate_and_restore_change_only_the_class(model):
-    parameters, state = dict(model.named_parameters()), copy.deepcopy(model.state_dict())
-    calls = []
-    model.encoder.register_forward_hook(lambda *arguments: calls.append("hook"))
-    model.decoders[0].eval()
-    accelerate(model)
-    assert all(one is parameters[name] for name, one in model.named_parameters())
-    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
-    assert model.encoder.training and not model.decoders[0].training
-    model(TOKENS)
-    assert calls == ["hook"]
-    restore(model)
-    model(TOKENS)
-    assert calls == ["hook"] * 2
-    assert all(one is parameters[name] for name, one in model.named_parameters())
-
-
-def trained(model, optimizer, steps):
+def trained(model, optimizer):
     losses = []
-    for _ in range(steps):
+    for _ in range(3):
         optimizer.zero_grad()
         loss = model.eval()(TOKENS).square().mean()
         loss.backward()
@@ -123,15 +105,25 @@ def trained(model, optimizer, steps):
     return losses
 
 
-def test_optimizer_state_survives_accelerate_and_restore(model):
-    other = copy.deepcopy(model)
-    expected = trained(other, torch.optim.Adam(other.parameters(), 0.01), 9)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    found = []
+def test_accelerate_and_restore_change_only_the_class(model):
+    """Hooks, parameters, their values and the state of an optimizer stay."""
+    parameters, state = dict(model.named_parameters()), copy.deepcopy(model.state_dict())
+    other, calls = copy.deepcopy(model), []
+    model.encoder.register_forward_hook(lambda *arguments: calls.append("hook"))
+    model.decoders[0].eval()
+    accelerate(model)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert model.encoder.training and not model.decoders[0].training
+    restore(model)
+    optimizers = [torch.optim.Adam(one.parameters(), 0.01) for one in (model, other)]
+    found, expected = [], []
     for change in (lambda model: None, accelerate, restore):
         change(model)
-        found += trained(model, optimizer, 3)
+        found += trained(model, optimizers[0])
+        expected += trained(other, optimizers[1])
+        assert all(one is parameters[name] for name, one in model.named_parameters())
     assert found == pytest.approx(expected, rel=1e-4)
+    assert calls == ["hook"] * 9
 
 
 def test_shared_memory_is_not_moved():

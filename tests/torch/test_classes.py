@@ -1,12 +1,12 @@
 """Subclasses and parametrized modules that run on the engine, and modules that are born on it."""
 
+import contextlib
 import copy
 import os
 import pickle
 import subprocess
 import sys
 import threading
-from functools import partial
 
 import pytest
 import torch
@@ -28,6 +28,11 @@ class Doubled(nn.LSTM):
     def forward(self, x, hx=None, lengths=None):
         output, states = super().forward(x, hx)
         return 2 * output, states
+
+
+class DoubledCell(nn.GRUCell):
+    def forward(self, x, hx=None):
+        return 2 * super().forward(x, hx)
 
 
 class Renamed(Doubled):
@@ -72,16 +77,22 @@ def seeded(kind=nn.GRU):
     return kind(F, H)
 
 
-def drawn():
-    return torch.randn(T, N, F, generator=torch.Generator().manual_seed(0))
+def called(module):
+    """The results of a call."""
+    x = torch.randn(T, N, F, generator=torch.Generator().manual_seed(0))
+    return flat(module(x[0] if isinstance(module, nn.RNNCellBase) else x))
+
+
+def repickled(module):
+    return pickle.loads(pickle.dumps(module))
 
 
 def outputs(module):
-    output, states = module(drawn())
-    output.square().sum().backward()
+    found = called(module)
+    found[0].square().sum().backward()
     gradients = [one.grad.clone() for one in module.parameters()]
     module.zero_grad()
-    return [output, *flat(states), *gradients]
+    return [*found, *gradients]
 
 
 def assert_close(found, expected):
@@ -99,16 +110,6 @@ def test_subclass_that_calls_super_forward_is_accelerated(kind):
     assert accelerate(module) == ((), {}) and restore(module) == ("",)
     assert type(module) is kind
     assert_close(outputs(module), expected)
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda module: pickle.loads(pickle.dumps(module))])
-def test_copies_of_a_subclass_run_on_the_engine(copied):
-    module = Further(F, H, factor=5)
-    expected = outputs(module)
-    accelerate(module)
-    found = copied(module)
-    assert type(found) is type(module) and found.factor == 5
-    assert_close(outputs(found), expected)
 
 
 REASONS = {kind: ".forward does not call super().forward" for kind in (Other, Base)}
@@ -140,7 +141,7 @@ def trained(module, steps=3):
     optimizer, losses = torch.optim.SGD(module.parameters(), 0.1), []
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = module(drawn())[0].square().sum()
+        loss = called(module)[0].square().sum()
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
@@ -148,9 +149,10 @@ def trained(module, steps=3):
 
 
 @pytest.mark.parametrize("parametrization", [parametrizations.weight_norm, parametrizations.orthogonal])
-@pytest.mark.parametrize("kind", [nn.GRU, Doubled])
+@pytest.mark.parametrize("kind", [nn.GRU, Doubled, DoubledCell])
 def test_parametrized_module_is_accelerated_and_restored(kind, parametrization):
-    plain, module = (parametrization(seeded(kind), "weight_hh_l0") for _ in range(2))
+    name = "weight_hh" if kind is DoubledCell else "weight_hh_l0"
+    plain, module = (parametrization(seeded(kind), name) for _ in range(2))
     expected = trained(plain, 6)
     was = type(module)
     assert accelerate(module) == (("",), {})
@@ -161,7 +163,7 @@ def test_parametrized_module_is_accelerated_and_restored(kind, parametrization):
     assert type(module).__name__ == was.__name__ and not is_accelerated(type(module))
     assert_close(found + trained(module), expected)
     accelerate(module)
-    parametrize.remove_parametrizations(module, "weight_hh_l0")
+    parametrize.remove_parametrizations(module, name)
     assert type(module).__name__ == kind.__name__ and is_accelerated(type(module)) and isinstance(module, kind)
     restore(module)
     assert type(module) is kind
@@ -216,22 +218,24 @@ def test_modules_made_in_accelerated_run_on_the_engine():
     assert type(model.encoder) is nn.LSTM and type(model.decoder) is Further
 
 
-def initialised(model):
+def initialised():
     """As dozens of programs do it: by exact types."""
+    model = nn.ModuleList([nn.GRU(F, H, num_layers=2, bidirectional=True), nn.LSTMCell(F, H)])
+    torch.manual_seed(1)
     for module in model.modules():
         if type(module) == nn.GRU or type(module) is nn.LSTMCell:  # noqa: E721
             for parameter in module.parameters():
-                nn.init.constant_(parameter, 0.25)
+                nn.init.uniform_(parameter)
     return model
 
 
 def test_initialisation_by_exact_type_finds_modules_made_in_accelerated():
+    """Their values are PyTorch's."""
     with accelerated():
-        model = initialised(nn.ModuleList([nn.GRU(F, H), nn.LSTMCell(F, H)]))
-    expected = initialised(nn.ModuleList([nn.GRU(F, H), nn.LSTMCell(F, H)]))
-    assert_close(outputs(model[0]), outputs(expected[0]))
-    x = torch.ones(N, F)
-    assert torch.allclose(model[1](x)[0], expected[1](x)[0])
+        model = initialised()
+    for module, plain in zip(model, initialised(), strict=True):
+        assert_close(outputs(module), outputs(plain))
+        assert list(module.state_dict()) == list(plain.state_dict())
     assert [*map(type, model)] == [rnnkit.torch.GRU, rnnkit.torch.LSTMCell]
 
 
@@ -277,32 +281,24 @@ def test_accelerated_nests_and_is_per_thread():
         1 / 0  # noqa: B018
     found.append(nn.GRU(F, H))
     for module in found:
-        module(torch.ones(T, N, F))
+        called(module)
     assert [*map(type, found)] == [rnnkit.torch.GRU, nn.GRU, nn.GRU]
-
-
-def test_module_made_in_accelerated_has_pytorchs_values():
-    kind = partial(nn.LSTM, num_layers=2, bidirectional=True)
-    plain = seeded(kind)
-    with accelerated():
-        module = seeded(kind)
-    assert list(module.state_dict()) == list(plain.state_dict())
-    assert_close(outputs(module), outputs(plain))
 
 
 def test_pickle_of_a_module_made_in_accelerated_is_pytorchs(tmp_path):
     """It loads where there is no rnnkit."""
     with accelerated():
-        module, subclass = nn.LSTM(F, H, num_layers=2), Further(F, H, factor=7)
-    for one in (module, subclass):
-        early = pickle.loads(pickle.dumps(one))  # before its first call
-        one(torch.ones(T, N, F))
-        found = pickle.loads(pickle.dumps(one))
-        assert type(found) in (nn.LSTM, Further) and vars(found).keys() == vars(type(found)(F, H)).keys()
+        modules = nn.LSTM(F, H), Further(F, H, factor=7), nn.GRUCell(F, H)
+    for one in modules:
+        early = repickled(one)  # before its first call
+        called(one)
+        found = repickled(one)
+        assert type(found) in (nn.LSTM, Further, nn.GRUCell)
+        assert vars(found).keys() == vars(type(found)(F, H)).keys()
         for other in (early, found):
             assert_close(outputs(other), outputs(one))
             assert not is_accelerated(type(other))
-    torch.save(module, tmp_path / "module.pt")
+    torch.save(modules[0], tmp_path / "module.pt")
     text = (
         "import sys; sys.modules['rnnkit'] = None; import io, torch; "
         f"module = torch.load({os.fspath(tmp_path / 'module.pt')!r}, weights_only=False); "
@@ -311,17 +307,21 @@ def test_pickle_of_a_module_made_in_accelerated_is_pytorchs(tmp_path):
     result = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     name, total = result.stdout.split()
     assert name == "torch.nn.modules.rnn"
-    assert float(total) == pytest.approx(module(torch.ones(T, N, F))[0].sum().item(), rel=1e-5)
+    assert float(total) == pytest.approx(modules[0](torch.ones(T, N, F))[0].sum().item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("is_called", [False, True])
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
-def test_copy_of_a_module_made_in_accelerated_is_accelerated(copied, is_called):
-    with accelerated():
+WAYS = [(way, copied) for way in ("accelerated", "born", "waiting") for copied in (copy.copy, copy.deepcopy)]
+
+
+@pytest.mark.parametrize(("way", "copied"), [*WAYS, ("accelerated", repickled)])
+def test_copies_run_on_the_engine(way, copied):
+    with contextlib.nullcontext() if way == "accelerated" else accelerated():
         modules = nn.LSTM(F, H), Further(F, H, factor=7)
     for module in modules:
-        if is_called:
-            module(torch.ones(T, N, F))
+        if way == "accelerated":
+            accelerate(module)
+        elif way == "born":
+            called(module)
         found = copied(module)
         assert type(found) is type(module)
         assert_close(outputs(found), outputs(module))

@@ -4,6 +4,7 @@ The engine itself is the reference: its gradients, call by call.
 """
 
 from functools import partial
+from operator import itemgetter
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils._pytree import tree_map
 from torch_tensors import assert_equal, flat
 
 import rnnkit.torch
@@ -22,17 +24,8 @@ from rnnkit import RNNDescriptor
 from rnnkit.cells import SLSTM, RegularizedLSTM
 from rnnkit.torch import FallbackWarning, Recurrent, calls, equations, fallback
 
-EXPECTED = pytest.mark.filterwarnings("ignore::rnnkit.torch.FallbackWarning")
-FORWARD_MODE = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # when PyTorch imports it
-pytestmark = [EXPECTED, FORWARD_MODE]
-
-
-def loop_of_gradients(own, xs):
-    """The engine's gradients of the parameters for each x, and of x."""
-    found = [grad(partial(total, own), (0, 1))(weights_of(own), x) for x in xs]
-    return {name: torch.stack([one[0][name] for one in found]) for name in found[0][0]}, torch.stack(
-        [f[1] for f in found]
-    )
+IGNORED = "ignore::rnnkit.torch.FallbackWarning", "ignore:`torch.jit.script` is deprecated"  # when PyTorch imports it
+pytestmark = pytest.mark.filterwarnings(*IGNORED)
 
 
 @EACH
@@ -41,20 +34,21 @@ def test_mapped_calls_are_those_of_the_engine(kind):
     own, xs = module(kind), inputs(kind, 3)
     with pytest.warns(FallbackWarning, match=says("forward: this call", "torch.vmap")):
         found = vmap(own)(xs)
-    expected = [flat(own(x)) for x in xs]
-    for number, one in enumerate(flat(found)):
-        torch.testing.assert_close(one, torch.stack([results[number] for results in expected]), **CLOSE)
-    several = {name: torch.stack([one, 0.5 * one]) for name, one in weights_of(own).items()}
-    found = vmap(partial(total, own), (0, None))(several, xs[0])
-    each = [{name: one[number] for name, one in several.items()} for number in range(2)]
+    for one, *several in zip(flat(found), *(flat(own(x)) for x in xs), strict=True):
+        torch.testing.assert_close(one, torch.stack(several), **CLOSE)
+    weights = weights_of(own)
+    each = weights, {name: one / 2 for name, one in weights.items()}
+    found = vmap(partial(total, own), (0, None))(tree_map(lambda *ones: torch.stack(ones), *each), xs[0])
     torch.testing.assert_close(found, torch.stack([total(own, one, xs[0]) for one in each]), **CLOSE)
 
 
 @EACH
 def test_each_sample_has_a_gradient_of_its_own(kind):
     own, xs = module(kind), inputs(kind, 3)
-    found = vmap(grad(partial(total, own), (0, 1)), (None, 0))(weights_of(own), xs)
-    torch.testing.assert_close(found, loop_of_gradients(own, xs), **CLOSE)
+    weights, gradient = weights_of(own), grad(partial(total, own), (0, 1))
+    found = vmap(gradient, (None, 0))(weights, xs)
+    for number, x in enumerate(xs):
+        torch.testing.assert_close(tree_map(itemgetter(number), found), gradient(weights, x), **CLOSE)
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "own cell"])
@@ -71,7 +65,7 @@ def test_each_sample_has_options_of_its_own(kind):
     found = vmap(grad(loss), (None, 0, 0, 0, 0))(weights_of(own), xs, *options)
     for number, x in enumerate(xs):
         expected = grad(loss)(weights_of(own), x, *(one[number] for one in options))
-        torch.testing.assert_close({name: one[number] for name, one in found.items()}, expected, **CLOSE)
+        torch.testing.assert_close(tree_map(itemgetter(number), found), expected, **CLOSE)
     with raises(ValueError, "unrolled: lengths | (batch_size=3,) | (4,)"):
         vmap(partial(total, own, weights_of(own)), (0, None, 0))(xs, None, torch.ones(3, 4, dtype=torch.int64))
 
@@ -132,11 +126,8 @@ def test_hessians_are_differences_of_the_engines_gradients(kind):
     own, x, eps = module(kind), inputs(kind), 1e-6
     loss = partial(total, own, weights_of(own))
     found = hessian(loss)(x)
-    for way in (
-        jacrev(jacrev(loss))(x),
-        torch.autograd.functional.hessian(loss, x),
-        torch.autograd.functional.hessian(loss, x, vectorize=True),
-    ):
+    by_autograd = (torch.autograd.functional.hessian(loss, x, vectorize=one) for one in (False, True))
+    for way in (jacrev(jacrev(loss))(x), *by_autograd):
         torch.testing.assert_close(way, found, **CLOSE)
     direction = drawn(*x.shape)
     gradients = [grad(loss)(x + sign * eps * direction) for sign in (1, -1)]
@@ -166,12 +157,11 @@ def test_mapped_calls_draw_numbers_of_their_own():
 def test_other_devices_run_pytorchs_module_or_the_equations():
     """Of the meta device only shapes are known."""
     x = torch.zeros(T, N, F, device="meta")
-    for kind, make in (("LSTM", nn.LSTM), ("GRU", nn.GRU)):
-        own = getattr(rnnkit.torch, kind)(F, H, 2, device="meta")
+    for kind in ("LSTM", "GRU"):
+        own, plain = (getattr(library, kind)(F, H, 2, device="meta") for library in (rnnkit.torch, nn))
         with pytest.warns(FallbackWarning, match=says("forward: this call", "does not run on meta")):
             found = own(x)
-        expected = make(F, H, 2, device="meta")(x)
-        assert [one.shape for one in flat(found)] == [one.shape for one in flat(expected)]
+        assert [one.shape for one in flat(found)] == [one.shape for one in flat(plain(x))]
         output, *_, states = own(x, lengths=[4, 2, 0], all_states=True)
         assert output.shape == (T, N, H) and flat(states)[0].shape == (T, 2, N, H) and output.device.type == "meta"
     assert rnnkit.torch.LSTMCell(F, H, device="meta")(x[0])[1].shape == (N, H)
@@ -185,12 +175,7 @@ def test_what_no_gpu_runs_is_known(monkeypatch):
         x = torch.empty(T, N, F, device="cuda")
     monkeypatch.setattr(fallback, "_NO_CUPY", None)
     marks, one, cell = torch.ones(T, N), module("GRU"), module("own cell")
-    for own, options in (
-        (one, {}),
-        (one, dict(lengths=[4, 3, 2])),
-        (one, dict(mask=marks)),
-        (cell, dict(resets=marks)),
-    ):
+    for own, options in ((one, {}), (one, {"lengths": [4, 3, 2]}), (one, {"mask": marks}), (cell, {"resets": marks})):
         assert fallback.of_place(own, x, None, calls.Options(**options)) is None
     packed = pack_padded_sequence(torch.zeros(T, N, F), [4, 3, 2])
     assert fallback.of_place(one, x, packed, calls.Options()) is None

@@ -5,7 +5,9 @@ import io
 import pytest
 import torch
 from combinations import nightly
-from messages import says
+from differentiated import MODULES, F, H, N, T, drawn, inputs, module
+from messages import raises
+from several_states import as_given
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.rnn import pack_sequence
@@ -14,42 +16,25 @@ from torch_tensors import assert_equal, flat
 import rnnkit
 import rnnkit.torch
 
-T, N, F, H = 6, 3, 5, 7
-LENGTHS = torch.tensor([6, 0, 2])
-MODULES = {
-    "RNN": ("RNN", {"nonlinearity": "relu", "bias": False}),
-    "GRU": ("GRU", {"batch_first": True}),
-    "LSTM": ("LSTM", {"num_layers": 2, "bidirectional": True}),
-    "LSTM with projection": ("LSTM", {"proj_size": 3}),
-    "float64": ("GRU", {"dtype": torch.float64}),
-}
+LENGTHS = torch.tensor([4, 0, 2])
 
 
 class Model(nn.Module):
-    def __init__(self, kind="LSTM", **options):
+    def __init__(self, rnn):
         super().__init__()
-        self.rnn = getattr(rnnkit.torch, kind)(F, H, **options)
+        self.rnn = rnn
 
     def forward(self, x, hx=None, lengths=None):
         y, states = self.rnn(x + 1, hx, lengths=lengths)
         return y * 2, states
 
 
-def inputs(kind, options):
-    """x and initial states, which want gradients."""
-    dtype = options.get("dtype")
-    x = torch.randn(N, T, F, dtype=dtype) if options.get("batch_first") else torch.randn(T, N, F, dtype=dtype)
-    rows = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
-    hx = torch.randn(rows, N, options.get("proj_size", H), dtype=dtype, requires_grad=True)
-    return x.requires_grad_(), (hx, torch.randn(rows, N, H, requires_grad=True)) if kind == "LSTM" else hx
-
-
 def loss(results):
     return sum((one * (1 + index)).sum() for index, one in enumerate(flat(results)))
 
 
-def gradients(function, leaves, *arguments):
-    return torch.autograd.grad(loss(function(*arguments)), leaves, allow_unused=True)
+def gradients(function, leaves, *arguments, **named):
+    return torch.autograd.grad(loss(function(*arguments, **named)), leaves, materialize_grads=True)
 
 
 @pytest.fixture
@@ -63,7 +48,7 @@ def whole_graphs():
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return Model()
+    return Model(rnnkit.torch.LSTM(F, H, 2, bidirectional=True))
 
 
 @pytest.fixture
@@ -72,38 +57,49 @@ def x():
     return torch.randn(T, N, F)
 
 
+def calls_of(own, kind):
+    """Arguments of calls: without options, with initial states, lengths and resets, and with a mask."""
+    x = inputs(kind).requires_grad_()
+    if "Cell" in kind:
+        hx = as_given([one.detach().requires_grad_() for one in flat(own(x))])
+        return [(x,), {}], [(x, hx), {}]
+    hx = as_given([one.detach().requires_grad_() for one in flat(own(x)[1])])
+    marks = drawn(*x.shape[:2]) < -0.5
+    lengths = torch.arange(x.shape[0 if own.batch_first else 1]).clamp(max=2)
+    return [(x,), {}], [(x, hx), {"lengths": lengths, "resets": marks}], [(x, hx), {"mask": marks}]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Inductor's own
 @pytest.mark.parametrize(
-    ("kind", "options", "backend"),
-    [*((*one, "aot_eager") for one in MODULES.values()), nightly("LSTM", MODULES["LSTM"][1], "inductor")],
+    ("kind", "backend"),
+    [*((kind, "aot_eager") for kind in MODULES), nightly("LSTM", "inductor")],
     ids=[*MODULES, "inductor"],
 )
-def test_compiled_graph_is_bit_identical(whole_graphs, kind, options, backend):
-    torch.manual_seed(0)
-    model, (x, hx) = Model(kind, **options), inputs(kind, options)
-    compiled = torch.compile(model, backend=backend, fullgraph=True)
-    for given in ((x, hx, LENGTHS), (x, hx), (x,)):
-        assert_equal(compiled(*given), model(*given))
-        leaves = [*flat(given[:2]), *model.parameters()]
-        assert_equal(gradients(compiled, leaves, *given), gradients(model, leaves, *given))
-        with torch.no_grad():
-            assert_equal(compiled(*given), model(*given))
+def test_compiled_graph_is_bit_identical(kind, backend):
+    torch.compiler.reset()
+    own = module(kind)
+    with torch._dynamo.config.patch(allow_rnn="Cell" not in kind):  # cells without a switch
+        compiled = torch.compile(own, backend=backend, fullgraph=True)
+        for given, options in calls_of(own, kind):
+            assert_equal(compiled(*given, **options), own(*given, **options))
+            leaves = [*flat(given), *own.parameters()]
+            found, expected = (gradients(one, leaves, *given, **options) for one in (compiled, own))
+            assert_equal(found, expected)
+            with torch.no_grad():
+                assert_equal(compiled(*given, **options), own(*given, **options))
 
 
-def test_compiled_graph_runs_at_any_size(whole_graphs, model):
+def test_compiled_graph_runs_at_any_size(whole_graphs, model, x):
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
     for seq_len, batch_size in (5, 3), (6, 4), (2, 7):
         x, lengths = torch.randn(seq_len, batch_size, F), torch.arange(batch_size).clamp(max=seq_len)
         assert_equal(compiled(x, None, lengths), model(x, None, lengths))
-
-
-def test_compiled_graph_takes_one_sequence(whole_graphs, model, x):
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    assert_equal(compiled(x[:, 0]), model(x[:, 0]))
+    torch.compiler.reset()
+    assert_equal(torch.compile(model, backend="aot_eager", fullgraph=True)(x[:, 0]), model(x[:, 0]))
 
 
 def test_dropout_of_a_compiled_graph_follows_pytorchs_seed(whole_graphs, x):
-    model = Model("GRU", num_layers=2, dropout=0.5)
+    model = Model(rnnkit.torch.GRU(F, 16, num_layers=2, dropout=0.5))
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     for mode in torch.enable_grad, torch.no_grad:
         with mode():
@@ -132,6 +128,12 @@ def test_exported_program_runs_and_trains_at_any_size(model, x):
     assert_equal(found, expected)
 
 
+@pytest.mark.parametrize("kind", ["learned", "LSTMCell"])
+def test_exported_module_is_bit_identical(kind):
+    own, x = module(kind), inputs(kind)
+    assert_equal(torch.export.export(own, (x,)).module()(x), own(x))
+
+
 @pytest.mark.parametrize("mode", ["real", "symbolic"])
 def test_make_fx_records_the_gradient(model, x, mode):
     parameters = dict(model.named_parameters())
@@ -158,18 +160,23 @@ def test_torch_func_grad_is_bit_identical(model, x):
     assert_equal([dx, *dparameters.values()], gradients(model, [x, *model.parameters()], x))
 
 
-def test_torch_func_vjp_of_a_single_result(model, x):
+@pytest.mark.parametrize("kind", ["LSTM", "LSTMCell"])
+def test_torch_func_vjp_of_a_single_result(kind):
     """One result alone has a gradient; and initial states too."""
-    hx = torch.randn(1, N, H), torch.randn(1, N, H)
-    for index in range(3):
-        found = torch.func.vjp(lambda *hx: flat(model(x, hx))[index], *hx)[1](torch.ones_like(flat(model(x))[index]))  # noqa: B023
+    own, x = module(kind), inputs(kind)
+    results = flat(own(x))
+    hx = [one.detach() for one in results[-2:]]
+    for index, result in enumerate(results):
+        found = torch.func.vjp(lambda *hx: flat(own(x, hx))[index], *hx)[1](torch.ones_like(result))  # noqa: B023
         leaves = [one.requires_grad_() for one in hx]
-        assert_equal(found, torch.autograd.grad(flat(model(x, hx))[index].sum(), leaves))
+        assert_equal(found, torch.autograd.grad(flat(own(x, tuple(hx)))[index].sum(), leaves))
 
 
-def test_recording_of_a_packed_sequence_is_refused(model, x):
-    with pytest.raises(rnnkit.BackendError, match=says("forward: input", "Tensor", "PackedSequence")):
+def test_what_cannot_be_recorded_is_refused(model, x):
+    with raises(rnnkit.BackendError, "forward: input | Tensor | PackedSequence"):
         make_fx(lambda one: model.rnn(pack_sequence([one, one]))[0].data)(x[:, 0])
+    with raises(rnnkit.BackendError, "forward: all_states | False | True"):
+        torch.export.export(model.rnn, (x,), {"all_states": True})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

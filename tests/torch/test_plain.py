@@ -1,18 +1,13 @@
 """A module that has had a plain call knows where its parameters were: it notices all that is unusual in the next."""
 
-import pickle
-import sys
-
 import pytest
 import torch
 from messages import says
-from torch import nn
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch_tensors import assert_equal
 
 import rnnkit.torch
-from rnnkit.torch import restore
 
 T, N, H = 5, 2, 4
 
@@ -103,11 +98,6 @@ def test_unusual_call_after_a_plain_one_is_as_the_first(situation, options):
         assert_equal(found, expected)
 
 
-def test_parameter_data_of_another_dtype_is_refused():
-    with pytest.raises(TypeError, match=says("forward: weight_hh_l0", "torch.float32", "torch.int32")):
-        with_integers(module())
-
-
 def test_states_of_an_lstm_are_a_tuple_or_a_list():
     own = module("LSTM")
     own(x())
@@ -116,11 +106,3 @@ def test_states_of_an_lstm_are_a_tuple_or_a_list():
     for given, got in ((states[0], "Tensor of 1"), (2, "int")):
         with pytest.raises(TypeError, match=says("forward: hx", None, "tuple", "h and c", got)):
             own(x(), given)
-
-
-def test_pickle_of_a_restored_module_is_without_rnnkit():
-    own = module()
-    own(x())
-    restore(own)
-    assert "rnnkit" not in pickle.dumps(own).decode("latin1")
-    assert type(own) is nn.GRU and sys.modules["rnnkit"]

@@ -1,96 +1,25 @@
-"""Networks of any cell as PyTorch modules, against NumPy's networks and against a loop over the steps in PyTorch."""
+"""Networks of any cell as PyTorch modules: parameters, noise, files, converters, graphs, and what is wrong."""
 
 import copy
+import pickle
+import subprocess
+import sys
+from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
-from combinations import nightly
-from messages import says
-from recurrent_modules import (
-    CELLS,
-    LENGTHS,
-    NAMES,
-    OPTIONS,
-    F,
-    H,
-    N,
-    T,
-    assert_close,
-    by_steps,
-    gradients,
-    inputs,
-    module,
-)
-from several_states import arrays_of, as_given
-from tolerances import assert_same_bits
+from messages import raises, says
+from recurrent_modules import NAMES, F, H, N, T, UpdateGate, inputs, module
+from repository import SUPPORT
+from several_states import as_given
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch_tensors import assert_equal, flat
 
 import rnnkit
-from rnnkit.cells import IndRNN, RegularizedLSTM
-from rnnkit.torch import Recurrent, calls
-
-
-@pytest.mark.parametrize("form", ["batch", "lengths", "packed"])
-@pytest.mark.parametrize("kind", NAMES)
-def test_cells_match_a_loop_over_the_steps(kind, form):
-    for options in OPTIONS if form == "batch" else OPTIONS[1:3]:
-        own = module(kind, **options)
-        x, hx = inputs(own)
-        lengths = {"batch": [T] * N, "lengths": LENGTHS, "packed": [3, 6, 1, 6]}[form]
-        leaves = [x, *flat(hx), *own.parameters()]
-        expected = by_steps(own, CELLS[kind][1], x, hx, lengths)
-        expected_gradients = gradients(*expected, leaves)
-        for _ in range(2):  # the second is a plain call
-            if form == "packed":
-                y, states = own(pack_padded_sequence(x, lengths, own.batch_first, enforce_sorted=False), hx)
-                y, _ = pad_packed_sequence(y, own.batch_first)
-            else:
-                y, states = own(x, hx) if form == "batch" else own(x, hx, lengths=lengths)
-            assert isinstance(states, tuple) == (len(expected[1]) > 1)
-            assert_close(flat((y, states)), flat(expected))
-            assert_close(gradients(y, states, leaves), expected_gradients)
-
-
-LATER = [*((kind, torch.float64) for kind in CELLS if kind != "no state"), ("three states", torch.float32)]
-
-
-@pytest.mark.parametrize(("kind", "dtype"), [("no state", torch.float64), *(nightly(*one) for one in LATER)])
-@pytest.mark.parametrize("steps", [T, 3000], ids=["small", "large"])
-def test_cells_are_bit_identical_to_a_network(kind, steps, dtype):
-    own = module(kind, num_layers=2, bidirectional=True, dtype=dtype)
-    x, hx = inputs(own, steps=steps)
-    net = own.network()
-    assert net.desc.mode == own.cell and net.dtype.name == str(dtype).removeprefix("torch.")
-    h, *others = (one.detach().numpy() for one in flat(hx))
-    result = net.forward(x.detach().numpy(), h, as_given(others))
-    dhy, dcy = None if others else np.ones_like(h), [np.zeros_like(one) for one in others]
-    for one in dcy[-1:]:
-        one[:] = 1
-    back = net.backward(result.workspace, 2 * result.y, dhy, as_given(dcy))
-    expected = result.y, result.hy, *arrays_of(result.cy), back.dx, back.dhx, *arrays_of(back.dcx)
-    for _ in range(2):
-        y, states = own(x, hx)
-        found = torch.autograd.grad(y.square().sum() + flat(states)[-1].sum(), [x, *flat(hx)])
-        for number, (one, other) in enumerate(zip(flat((y, states, found)), expected, strict=True)):
-            assert_same_bits(f"tensor {number}", one.detach().numpy(), other)
-        with torch.no_grad():
-            assert_equal(own(x, hx), (y, states))
-    with torch.inference_mode():
-        assert torch.equal(own(x.detach(), hx)[0], y)
-
-
-@pytest.mark.parametrize("kind", NAMES)
-def test_gradients_of_cells_pass_gradcheck(kind):
-    own = module(kind, num_layers=2)
-    x, hx = inputs(own, (2,), 3)
-
-    def function(x, *states):
-        return tuple(flat(own(x, as_given(states), lengths=[3, 1])))
-
-    assert torch.autograd.gradcheck(function, (x, *flat(hx)))
+import rnnkit.torch
+from rnnkit.cells import IndRNN, LeakyRelu, MinGRU, RegularizedLSTM, Scalar, Tanh, cell, forward, gradient
+from rnnkit.interop import from_torch, to_torch
+from rnnkit.torch import Recurrent
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -98,57 +27,10 @@ def test_one_sequence_is_a_batch_of_one_with_and_without_states(kind):
     own = module(kind, bidirectional=True)
     x, hx = inputs(own)
     batch = [one[:, :1] for one in flat(hx)]
-    expected = own(x[:, :1], as_given([torch.zeros_like(one) for one in batch]))
-    assert_equal(own(x[:, 0]), [one.squeeze(1) for one in flat(expected)])
-    expected = own(x[:, :1], as_given(batch))
-    assert_equal(own(x[:, 0], as_given([one[:, 0] for one in batch])), [one.squeeze(1) for one in flat(expected)])
-
-
-def test_results_can_be_changed_in_place():
-    """Also the states of one row, whose numbers are neighbours."""
-    own = module("three states")
-    for rows in (1, N):
-        x, hx = inputs(own, (rows,), 2)
-        for _ in range(2):
-            expected = gradients(*own(x, hx), [x])
-            y, states = own(x, hx)
-            torch.manual_seed(2)
-            loss = sum((one * torch.randn(one.shape, dtype=one.dtype)).sum() for one in (y, *states))
-            with torch.no_grad():
-                for one in (y, *states):
-                    one.zero_()
-            assert_equal(torch.autograd.grad(loss, [x]), expected)
-            y, states = own(x, hx)
-            others = [one.detach().clone() for one in states[2:]]
-            states[1].mul_(2)
-            assert_equal(states[2:], others)
-            states[1].sum().backward()
-
-
-@pytest.mark.parametrize("kind", NAMES)
-def test_later_calls_take_the_fast_path(kind, monkeypatch):
-    """They look at no argument again: as fast as those of PyTorch's cells."""
-    own = module(kind, batch_first=True)
-    x, hx = inputs(own)
-    expected = own(x, hx)[0], own(x)[0]
-    monkeypatch.setattr(calls, "run_sequences", None)
-    for mode in torch.enable_grad, torch.no_grad:
-        with mode():
-            assert torch.equal(own(x, hx)[0], expected[0]) and torch.equal(own(x)[0], expected[1])
-
-
-def test_resets_and_all_states_of_a_cell():
-    own = module("three states", batch_first=True)
-    x, hx = inputs(own)
-    resets = torch.zeros(N, T)
-    resets[:, 2] = 1
-    y, states, every = own(x, hx, resets=resets, all_states=True)
-    assert_equal((y[:, 2:], states), own(x[:, 2:]))
-    assert len(every) == 4 and all(one.shape == (T, 1, N, H) for one in every)
-    assert_equal([one[-1] for one in every], states)
-    assert torch.equal(every[0][:, 0].transpose(0, 1), y)
-    of_one = own(x[0], resets=resets[0], all_states=True)
-    assert [one.shape for one in of_one[2]] == [(T, 1, H)] * 4
+    for given in batch, [torch.zeros_like(one) for one in batch]:
+        expected = own(x[:, :1], as_given(given), all_states=True)
+        hx = as_given([one[:, 0] for one in given]) if given is batch else None
+        assert_equal(own(x[:, 0], hx, all_states=True), [one.squeeze(-2) for one in flat(expected)])
 
 
 def test_dropout_is_the_networks_and_needs_two_layers():
@@ -165,6 +47,15 @@ def test_parameters_are_the_blocks_of_the_layout(kind):
     assert len(own.all_weights) == 4 and sum(map(len, own.all_weights)) == len(layout)
 
 
+@cell(gates="a", scalars=[Scalar("rate", 0.25, 0.5)])
+class Needs(NamedTuple):
+    factor: float
+
+    @forward("h")
+    def step(self, a, rate, h_prev):
+        return self.factor * a + rate * h_prev
+
+
 def test_parameters_are_drawn_as_the_cell_declares():
     torch.manual_seed(5)
     own = Recurrent(IndRNN, 30, 400)
@@ -177,32 +68,18 @@ def test_parameters_are_drawn_as_the_cell_declares():
     before = own.u_l0.detach().clone()
     own.reset_parameters()
     assert not torch.equal(own.u_l0, before) and own.u_l0.min() >= 0
-
-
-def test_mode_matches_pytorchs_module():
-    torch.manual_seed(5)
-    plain = nn.LSTM(F, H, 2, bidirectional=True, proj_size=2, dtype=torch.float64)
-    own = Recurrent("lstm", F, H, 2, bidirectional=True, proj_size=2, dtype=torch.float64)
-    own.load_state_dict(plain.state_dict())
-    x = torch.randn(T, N, F, dtype=torch.float64)
-    hx = torch.randn(4, N, 2, dtype=torch.float64), torch.randn(4, N, H, dtype=torch.float64)
-    for _ in range(2):
-        assert_close(flat(own(x, hx)), flat(plain(x, hx)))
+    assert 0.25 <= Recurrent(Needs(1.0), F, H).rate_l0 <= 0.5
 
 
 def test_noise_is_drawn_only_in_training():
     """From PyTorch's generator; in evaluation, where calls have gradients too, they are as in `infer`."""
     own = Recurrent(RegularizedLSTM(recurrent_dropout=0.4, zoneout=0.3, zoneout_c=0.2), F, H)
     x = torch.randn(T, N, F, requires_grad=True)
-    own.eval()
-    expected = own.network().infer(x.detach().numpy()).y
+    expected = torch.from_numpy(own.eval().network().infer(x.detach().numpy()).y)
     for _ in range(2):  # the second is a plain call
         y, _ = own(x)
-        np.testing.assert_array_equal(y.detach().numpy(), expected)
-    assert y.grad_fn is not None
+        assert torch.equal(y, expected)
     (evaluated,) = torch.autograd.grad(y.sum(), x)
-    with torch.no_grad():
-        np.testing.assert_array_equal(own(x)[0].numpy(), expected)
     own.train()
     found = []
     for seed in (1, 1, 2):
@@ -210,14 +87,11 @@ def test_noise_is_drawn_only_in_training():
         y, _ = own(x)
         found.append((y.detach(), *torch.autograd.grad(y.sum(), x)))
     assert_equal(found[0], found[1])
-    assert not torch.equal(found[0][0], found[2][0])
-    assert not torch.equal(found[0][1], evaluated)
+    assert not torch.equal(found[0][0], found[2][0]) and not torch.equal(found[0][1], evaluated)
     torch.manual_seed(1)
     with torch.no_grad():
-        assert torch.equal(own(x)[0], found[0][0])
-    own.eval()
-    np.testing.assert_array_equal(own(x)[0].detach().numpy(), expected)
-    assert own.network().desc.draws
+        assert torch.equal(own(x)[0], found[0][0]) and torch.equal(own.eval()(x)[0], expected)
+    assert torch.equal(own(x)[0], expected) and own.network().desc.draws
 
 
 def test_recorded_call_draws_noise_only_in_training():
@@ -234,8 +108,9 @@ def test_recorded_call_draws_noise_only_in_training():
 def test_assigned_cell_takes_effect():
     """Between calls, too, in copies and in what a module is saved as; its weights fit, or it is refused."""
     own, x = Recurrent(RegularizedLSTM(zoneout=0.5), 3, 4), torch.randn(5, 2, 3)
-    other = Recurrent(RegularizedLSTM(), 3, 4)
-    other.load_state_dict(own.state_dict())
+    other, plain = Recurrent(RegularizedLSTM(), 3, 4), Recurrent("lstm", 3, 4)
+    for one in (other, plain):
+        one.load_state_dict(own.state_dict())
     expected = other(x)[0]
     assert not torch.equal(own(x)[0], expected)
     own.cell = RegularizedLSTM()
@@ -243,12 +118,190 @@ def test_assigned_cell_takes_effect():
     assert torch.equal(own(x)[0], expected) and torch.equal(copy.deepcopy(own)(x)[0], expected)
     own.cell = RegularizedLSTM(zoneout=0.5)
     assert not torch.equal(own(x)[0], expected) and "zoneout=0.5" in repr(own)
-    plain = Recurrent("lstm", 3, 4)
-    plain.load_state_dict(own.state_dict())
     own.cell = "lstm"
     assert torch.equal(own(x)[0], plain(x)[0])
-    with pytest.raises(ValueError, match=says("Recurrent: cell", "names and shapes", "lstm", "gru")):
+    with raises(ValueError, "Recurrent: cell | names and shapes | lstm | gru"):
         own.cell = "gru"
     with pytest.raises((TypeError, ValueError), match="^Recurrent: cell"):
         own.cell = 3
     assert own.cell == "lstm" and torch.equal(own(x)[0], plain(x)[0])
+
+
+PICKLED = """
+import pickle, sys, torch
+sys.path.insert(0, sys.argv[2])
+own, x, y = pickle.load(open(sys.argv[1], "rb"))
+assert torch.equal(own(x)[0], y) and torch.equal(torch.compile(own, backend="aot_eager", fullgraph=True)(x)[0], y)
+"""
+
+
+def test_pickle_runs_in_another_process(tmp_path):
+    own = module("R of a state")
+    x = inputs(own)[0].detach()
+    path = tmp_path / "own.pickle"
+    path.write_bytes(pickle.dumps((own, x, own(x)[0].detach())))
+    subprocess.run([sys.executable, "-c", PICKLED, path, SUPPORT], check=True, timeout=240)
+
+
+EXPORTED = """
+import sys, torch, rnnkit.torch
+sys.path.insert(0, sys.argv[2])
+model, (x, y) = torch.export.load(sys.argv[1] + "/model.pt2").module(), torch.load(sys.argv[1] + "/expected.pt")
+if sys.argv[3] == "own":
+    try:
+        model(x)
+    except ValueError as error:
+        assert str(error).startswith("forward: cell "), error
+        assert "process" in str(error) and "rnnkit.torch.Recurrent of UpdateGate" in str(error), error
+    else:
+        raise SystemExit("the cell was not asked for")
+    from recurrent_modules import UpdateGate
+    rnnkit.torch.Recurrent(UpdateGate, 1, 1)
+assert torch.equal(model(x)[0], y)
+"""
+
+
+@pytest.mark.parametrize(("kind", "whose"), [("three states", "shipped"), ("no state", "own")])
+def test_exported_program_runs_in_another_process(kind, whose, tmp_path):
+    own = module(kind)
+    x = inputs(own)[0].detach()
+    torch.export.save(torch.export.export(own, (x,)), tmp_path / "model.pt2")
+    torch.save([x, own(x)[0].detach()], tmp_path / "expected.pt")
+    subprocess.run([sys.executable, "-c", EXPORTED, tmp_path, SUPPORT, whose], check=True, timeout=240)
+
+
+@pytest.mark.parametrize("bias", ["input", "recurrent"])
+def test_network_with_one_bias_becomes_a_module(bias):
+    net = rnnkit.Network(UpdateGate, F, H, bias=bias, dtype="float64", seed=0)
+    own = Recurrent.from_network(net, batch_first=True)
+    other = own.bias_hh_l0 if bias == "input" else own.bias_ih_l0
+    x = inputs(own)[0]
+    assert own.bias is own.batch_first is True and not other.any()
+    expected = torch.from_numpy(net.infer(x.detach().transpose(0, 1).numpy()).y)
+    torch.testing.assert_close(own(x)[0].transpose(0, 1), expected)
+    own.network().weights[:] = 0  # a copy
+    torch.testing.assert_close(own(x)[0].transpose(0, 1), expected)
+
+
+def test_from_torch_and_to_torch_convert_modules_of_cells():
+    model = nn.ModuleDict({"head": nn.Linear(2, 2), "rnn": module("vectors")})
+    net = from_torch(model, "rnn")
+    assert net == model["rnn"].network() and from_torch(model["rnn"]) == net
+    net.views["u_l0"][:] = 0.25
+    arrays = to_torch(net, "rnn", module=model)
+    assert (model["rnn"].u_l0 == 0.25).all() and set(arrays) == {"rnn.weight_ih_l0", "rnn.bias_ih_l0", "rnn.u_l0"}
+    with raises(ValueError, "to_torch: module | IndRNN(activation=Tanh()) | UpdateGate"):
+        to_torch(net, module=module())
+    other = Recurrent(IndRNN(Tanh), F, 6, dtype=torch.float64)
+    other.u_l0 = nn.Parameter(torch.zeros(5, dtype=torch.float64))
+    with raises(ValueError, "to_torch: u_l0 | (hidden_size=6,) | (5,)"):
+        to_torch(rnnkit.Network(IndRNN(Tanh), F, 6, dtype="float64"), module=other)
+    with raises(ValueError, "to_torch: net.desc.mode | IndRNN"):
+        to_torch(net)
+    with raises(ValueError, "from_torch: dropout | module | 0.5"):
+        from_torch(model, "rnn", dropout=0.5)
+    gru = rnnkit.GRU(F, H, dtype="float64", seed=0)
+    own = Recurrent("gru", F, H, dtype=torch.float64)
+    to_torch(gru, module=own)
+    assert from_torch(own) == gru
+
+
+def test_accelerate_and_restore_leave_modules_of_cells():
+    model = nn.ModuleDict({"own": module(), "gru": nn.GRU(F, H)})
+    assert rnnkit.torch.accelerate(model) == (("gru",), {})
+    with rnnkit.torch.accelerated():
+        assert type(module()) is Recurrent
+    assert rnnkit.torch.restore(model) == ("gru",) and type(model["own"]) is Recurrent
+
+
+WITHOUT_SOURCE = """
+@cell(gates="a")
+class Unseen(NamedTuple):
+    @forward("a h")
+    def step(self, a):
+        return a, {factor} * a
+
+    @gradient("da")
+    def back(self, dh):
+        return {factor} * dh
+"""
+
+
+def unseen(factor):
+    names = {"cell": cell, "forward": forward, "gradient": gradient, "NamedTuple": NamedTuple, "__name__": "unseen"}
+    exec(WITHOUT_SOURCE.format(factor=factor), names)
+    return names["Unseen"]
+
+
+PAIRS = {
+    "parameters": (UpdateGate(0.5), UpdateGate(2.0)),
+    "activations": (IndRNN(LeakyRelu(0.5)), IndRNN(LeakyRelu(0.25))),
+    "classes without a source": (unseen(2.0)(), unseen(3.0)()),
+}
+
+
+@pytest.mark.parametrize("differ_by", PAIRS)
+def test_compiled_cells_of_one_name_are_told_apart(differ_by):
+    torch.compiler.reset()
+    x = torch.randn(T, N, F, dtype=torch.float64)
+    for own in [Recurrent(one, F, H, dtype=torch.float64) for one in PAIRS[differ_by]]:
+        expected = torch.from_numpy(own.network().infer(x.numpy()).y)
+        assert torch.equal(torch.compile(own, backend="aot_eager", fullgraph=True)(x)[0], expected)
+        assert torch.equal(own(x)[0], expected) and own.network().desc.mode == own.cell
+
+
+def test_vector_under_a_parametrization_gets_a_gradient():
+    own, plain = module("vectors"), module("vectors")
+    nn.utils.parametrize.register_parametrization(own, "u_l0", nn.Tanh())
+    plain.u_l0.data.tanh_()
+    x, _ = inputs(own)
+    y, _ = own(x)
+    torch.testing.assert_close(y, plain(x)[0])
+    y.sum().backward()
+    assert own.parametrizations.u_l0.original.grad.any()
+
+
+NETWORK, FLOATS = "rnnkit.Network | rnnkit.torch.recurrent.Recurrent", "float32 | float64 | torch.float16"
+SKIPPING, RESET_BEFORE = rnnkit.Network(MinGRU, H, H, input_mode="skip"), rnnkit.GRU(F, H, reset_after=False)
+WRONG = [
+    (TypeError, "Recurrent: cell | cell | int", lambda: Recurrent(3, F, H)),
+    (TypeError, "Recurrent: cell | Needs", lambda: Recurrent(Needs, F, H)),
+    (ValueError, "Recurrent: cell | 'grue'", lambda: Recurrent("grue", F, H)),
+    (TypeError, "Recurrent: bias | bool | str", lambda: Recurrent(MinGRU, F, H, bias="input")),
+    (TypeError, "Recurrent: batch_first | bool | int", lambda: Recurrent(MinGRU, F, H, batch_first=1)),
+    (ValueError, "RNNDescriptor: hidden_size | 1 | 0", lambda: Recurrent(MinGRU, F, 0)),
+    (ValueError, "RNNDescriptor: dropout | [0, 1] | 2.0", lambda: Recurrent(MinGRU, F, H, 2, dropout=2)),
+    (ValueError, "RNNDescriptor: proj_size | None | UpdateGate | 2", lambda: Recurrent(UpdateGate, F, H, proj_size=2)),
+    (TypeError, f"from_network: net | {NETWORK}", lambda: Recurrent.from_network(module())),
+    (ValueError, "from_network: net.desc.input_mode | linear | skip", lambda: Recurrent.from_network(SKIPPING)),
+    (ValueError, "from_network: net.desc.reset_after | True | False", lambda: Recurrent.from_network(RESET_BEFORE)),
+    (TypeError, f"network: dtype of the parameters | {FLOATS}", lambda: module(dtype=torch.float16).network()),
+    (rnnkit.BackendError, "script: module | PyTorch | Recurrent", lambda: module().__prepare_scriptable__()),
+]
+
+
+@pytest.mark.parametrize(("kind", "expected", "make"), WRONG)
+def test_wrong_arguments_of_a_module_are_named(kind, expected, make):
+    with raises(kind, expected):
+        make()
+
+
+@pytest.mark.parametrize("calls", [0, 1], ids=["first", "later"])
+def test_wrong_arguments_of_a_call_are_named(calls):
+    own, several = module(dtype=torch.float32), module("three states", dtype=torch.float32)
+    x, h = torch.zeros(T, N, F), torch.zeros(1, N, H)
+    for _ in range(calls):
+        own(x), several(x)
+    floats, half = ("torch.float32", "torch.float64"), module(dtype=torch.float16)
+    sizes = r"Expected hidden\[3\] size \(1, 4, 5\), got \[1, 4, 4\]"
+    for kind, expected, call in (
+        (ValueError, "dtype", lambda: own(x.double())),
+        (RuntimeError, "input_size", lambda: own(torch.zeros(T, N, F + 1))),
+        (RuntimeError, sizes, lambda: several(x, (h, h, h, h[..., 1:]))),
+        (TypeError, says("forward: hx", None, "tensor", "tuple of 2"), lambda: own(x, (h, h))),
+        (TypeError, says("forward: hx", None, "4 tensors", "h, c, n and m", "tuple of 2"), lambda: several(x, (h, h))),
+        (TypeError, says("forward: hx[2]", *floats), lambda: several(x, (h, h, h.double(), h))),
+        (TypeError, says("forward: dtype", *floats, "torch.bfloat16", "torch.float16"), lambda: half(x.half())),
+    ):
+        with pytest.raises(kind, match=expected):
+            call()

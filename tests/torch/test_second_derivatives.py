@@ -9,7 +9,7 @@ import pytest
 import torch
 from differentiated import CLOSE, EACH, F, H, N, T, drawn, inputs, module, total, weights_of
 from messages import raises, says
-from torch import nn
+from several_states import as_given
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch_tensors import assert_equal, flat
@@ -18,80 +18,46 @@ import rnnkit.torch
 from rnnkit.cells import AUGRU, RegularizedLSTM
 from rnnkit.torch import FallbackWarning, Recurrent
 
-EXPECTED = pytest.mark.filterwarnings("ignore::rnnkit.torch.FallbackWarning")
-FORWARD_MODE = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # when PyTorch imports it
-pytestmark = [EXPECTED, FORWARD_MODE]
-
-
-def leaves_of(own, x, hx):
-    return [one.requires_grad_() for one in (x, *hx, *own.parameters())]
-
-
-def states_of(own, *shape):
-    """Initial states of a module."""
-    if isinstance(own, nn.RNNCellBase):
-        return [drawn(N, H) for _ in own._rnnkit_states]
-    h, *others = own._rnnkit_states
-    rows = own.num_layers * (2 if own.bidirectional else 1)
-    return [drawn(rows, N, own.proj_size or H), *(drawn(rows, N, H) + 2 for _ in others)]
-
-
-def given(states):
-    return states[0] if len(states) == 1 else tuple(states)
+IGNORED = "ignore::rnnkit.torch.FallbackWarning", "ignore:`torch.jit.script` is deprecated"  # when PyTorch imports it
+pytestmark = pytest.mark.filterwarnings(*IGNORED)
 
 
 @EACH
 def test_second_derivatives_are_right(kind):
     """Of all results by the input, the states and the parameters, by PyTorch's check."""
-    own = module(kind)
-    x, states = inputs(kind), states_of(own)
-    x = x.swapaxes(0, 1) if getattr(own, "batch_first", False) else x
-    leaves = leaves_of(own, x, states)
+    own, x = module(kind), inputs(kind)
+    states = flat(own(x))[0 if "Cell" in kind else 1 :]
+    states = [drawn(*one.shape) + 2 * (number > 0) for number, one in enumerate(states)]
+    leaves = [one.requires_grad_() for one in (x, *states, *own.parameters())]
 
     def run(x, *tensors):
         hx, named = tensors[: len(states)], zip(weights_of(own), tensors[len(states) :], strict=True)
-        return tuple(flat(functional_call(own, dict(named), (x, given(hx)))))
+        return tuple(flat(functional_call(own, dict(named), (x, as_given(hx)))))
 
     assert torch.autograd.gradgradcheck(run, leaves, fast_mode=True)
 
 
 OPTIONS = {
+    "nothing": {},
     "lengths": dict(lengths=[4, 0, 2]),
     "resets": dict(resets=torch.tensor([[0, 1, 0], [1, 0, 0], [0, 0, 0], [0, 1, 1]])),
     "mask": dict(mask=torch.tensor([[1, 0, 0], [0, 1, 0], [1, 1, 0], [1, 1, 0]]), lengths=[4, 3, 4]),
 }
-
-
-@pytest.mark.parametrize("kind", ["LSTM", "learned", "several states"])
-@pytest.mark.parametrize("options", OPTIONS)
-def test_second_derivatives_with_options_are_right(kind, options):
-    own, x = module(kind), inputs(kind).requires_grad_()
-    with torch.no_grad():
-        [one.uniform_(-1, 1) for one in own.parameters()]
-    run = lambda x, *_: tuple(flat(own(x, **OPTIONS[options])))  # noqa: E731
-    assert torch.autograd.gradgradcheck(run, (x, *own.parameters()), fast_mode=True)
-
-
-def test_second_derivatives_of_a_packed_sequence_are_right():
-    own, x = module("LSTM"), inputs("LSTM").requires_grad_()
-    packed = pack_padded_sequence(x, [2, 4, 1], enforce_sorted=False)
-    run = lambda data, *_: own(packed._replace(data=data))[0].data  # noqa: E731
-    assert torch.autograd.gradgradcheck(run, (packed.data, *own.parameters()), fast_mode=True)
-    both = torch.stack([packed.data, 2 * packed.data])
-    torch.testing.assert_close(vmap(run)(both), torch.stack([run(one) for one in both]), **CLOSE)
-
-
 DRAWING = {
     "dropout": partial(rnnkit.torch.GRU, F, H, 3, dropout=0.4, bidirectional=True),
     "noises": partial(Recurrent, RegularizedLSTM(zoneout=0.3, recurrent_dropout=0.4), F, H, 2, dropout=0.5),
 }
 
 
-@pytest.mark.parametrize("options", ["nothing", *OPTIONS])
-@pytest.mark.parametrize("kind", DRAWING)
-def test_second_derivatives_have_the_random_numbers_of_forward(kind, options):
-    """In the calls that autograd records, and in those of torch.func."""
-    own, x, options = DRAWING[kind](dtype=torch.float64), inputs("GRU").requires_grad_(), OPTIONS.get(options, {})
+@pytest.mark.parametrize("kind", ["LSTM", "learned", "several states", *DRAWING])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_second_derivatives_with_options_are_right(kind, options):
+    """In the calls that autograd records, and in those of torch.func; with the random numbers of forward."""
+    torch.manual_seed(0)
+    own = DRAWING[kind](dtype=torch.float64) if kind in DRAWING else module(kind)
+    x, options = inputs("LSTM").requires_grad_(), OPTIONS[options]
+    with torch.no_grad():
+        [one.uniform_(-1, 1) for one in own.parameters()]
 
     def run(x, *_):
         torch.manual_seed(0)
@@ -102,6 +68,15 @@ def test_second_derivatives_have_the_random_numbers_of_forward(kind, options):
     (first,) = torch.autograd.grad(loss(x), x, create_graph=True)
     (expected,) = torch.autograd.grad(first.square().sum(), x)
     torch.testing.assert_close(grad(lambda x: grad(loss)(x).square().sum())(x.detach()), expected, **CLOSE)
+
+
+def test_second_derivatives_of_a_packed_sequence_are_right():
+    own, x = module("LSTM"), inputs("LSTM").requires_grad_()
+    packed = pack_padded_sequence(x, [2, 4, 1], enforce_sorted=False)
+    run = lambda data, *_: own(packed._replace(data=data))[0].data  # noqa: E731
+    assert torch.autograd.gradgradcheck(run, (packed.data, *own.parameters()), fast_mode=True)
+    both = torch.stack([packed.data, 2 * packed.data])
+    torch.testing.assert_close(vmap(run)(both), torch.stack([run(one) for one in both]), **CLOSE)
 
 
 @pytest.mark.parametrize("kind", DRAWING)
@@ -156,8 +131,7 @@ def test_second_derivatives_of_a_chain_are_right(kind):
     found = torch.autograd.grad(loss, leaves, rows, is_grads_batched=True, retain_graph=True)
     own.weight_ih_l0.requires_grad_(False)
     expected = torch.autograd.grad(sum(one.sin().sum() for one in run(steps)), leaves)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, torch.stack([other, 2 * other]), **CLOSE)
+    torch.testing.assert_close(list(found), [torch.stack([one, 2 * one]) for one in expected], **CLOSE)
 
 
 @pytest.mark.parametrize("kind", ["GRU", "learned", "GRUCell"])
@@ -187,7 +161,7 @@ def test_first_derivatives_stay_the_engines(kind):
 
 
 CHANGES = {
-    "initial states": lambda own, hx: hx.zero_(),
+    "initial states": lambda own, hx: [one.zero_() for one in hx],
     "biases": lambda own, hx: own.bias_hh_l0.detach().zero_(),
     "other data": lambda own, hx: setattr(own.bias_ih_l0, "data", own.bias_ih_l0.data + 1),
 }
@@ -200,7 +174,7 @@ def test_what_forward_took_must_not_change_before_second_derivatives(change, opt
     own, x, hx = module("LSTM"), inputs("LSTM").requires_grad_(), (drawn(4, N, H), drawn(4, N, H))
     output, _ = own(x, hx, **options)
     expected = torch.autograd.grad(output.sum(), x, retain_graph=True)
-    CHANGES[change](own, hx[1])
+    CHANGES[change](own, hx)
     assert_equal(torch.autograd.grad(output.sum(), x, retain_graph=True), expected)
     with raises(RuntimeError, "backward: input, states and parameters | as they were in forward | changed ones"):
         torch.autograd.grad(output.sum(), x, create_graph=True)

@@ -15,9 +15,12 @@ from small_calls import F, H, N, T, assert_same, calls_made, drawn, module, trai
 from torch_tensors import flat
 
 import rnnkit
+import rnnkit.torch
 from rnnkit.call.pool import IDLE, Shelf
+from rnnkit.cells import SLSTM
 from rnnkit.cpu import prepared, route
-from rnnkit.torch import calls, plain
+from rnnkit.interop import from_torch
+from rnnkit.torch import Recurrent, calls, plain
 
 
 def test_chain_of_calls_reuses_its_arrays(made, kept):
@@ -40,13 +43,6 @@ def test_chain_of_calls_reuses_its_arrays(made, kept):
     assert len(made) == count
     same = sum(call.ws_memory.nbytes == made[-1].ws_memory.nbytes for call in made)
     assert same == (1 if kept == "copied" else len(steps))
-
-
-def test_forward_without_backward_releases_its_arrays(made):
-    own, x = module(), drawn(T, N, F)
-    for _ in range(5):
-        own(x)
-    assert len(made) == 1
 
 
 def test_idle_calls_keep_no_more_than_the_limit(made, monkeypatch):
@@ -87,9 +83,7 @@ def test_batches_of_other_lengths_are_bit_identical(made, kept, kind):
 def test_inference_of_other_lengths_is_bit_identical(bidirectional):
     """Modules and NumPy share what is prepared for one network."""
     own = module("LSTM", bidirectional=bidirectional)
-    net, lengths = rnnkit.LSTM(F, H, bidirectional=bidirectional, seed=0), (40, 9, 40, 9, 12, 40, 1, 9)
-    for block in rnnkit.weight_layout(net.desc):
-        net.views[block.name][...] = getattr(own, block.name).detach().numpy()
+    net, lengths = from_torch(own), (40, 9, 40, 9, 12, 40, 1, 9)
     inputs = {length: drawn(length, N, F) for length in lengths}
     expected = {length: own(x)[0].detach().clone() for length, x in inputs.items()}
     with torch.no_grad():
@@ -98,12 +92,27 @@ def test_inference_of_other_lengths_is_bit_identical(bidirectional):
             assert_same([torch.from_numpy(net.infer(inputs[other].numpy()).y)], [expected[other]])
 
 
-def test_first_call_takes_the_fast_path(made, monkeypatch):
-    monkeypatch.setattr(calls, "run_sequences", None)
-    own = module()
-    own(drawn(T, N, F))
-    copy.deepcopy(own)(drawn(T, N, F))
-    assert len(made) == 1  # for both
+KINDS = pytest.mark.parametrize("kind", ["GRU", "LSTMCell", "SLSTM"])
+
+
+def module_and_input(kind, rows=N):
+    torch.manual_seed(0)
+    own = Recurrent(SLSTM, F, H) if kind == "SLSTM" else getattr(rnnkit.torch, kind)(F, H)
+    return own, drawn(rows, F) if "Cell" in kind else drawn(2, rows, F)
+
+
+@KINDS
+def test_first_call_takes_the_fast_path(made, monkeypatch, kind):
+    """With and without states and gradients, and in copies. A call without a backward releases its arrays."""
+    for run in ("run_sequences", "run_step"):
+        monkeypatch.setattr(calls, run, None)
+    own, x = module_and_input(kind)
+    for mode in torch.enable_grad, torch.no_grad:
+        with mode():
+            results = own(x)
+            own(x, results if "Cell" in kind else results[1])
+    copy.deepcopy(own)(x)
+    assert len(made) == 1  # for all
 
 
 def test_second_backward_is_bit_identical(made, kept):
@@ -116,25 +125,34 @@ def test_second_backward_is_bit_identical(made, kept):
         loss.backward()
 
 
-def test_results_can_be_changed_in_place(made, kept):
-    own, x = module(), drawn(T, N, F)
-    output, state = own(x)
-    expected = torch.autograd.grad(output.sum() + state.sum(), list(own.parameters()), retain_graph=True)
-    with torch.no_grad():
-        output.zero_(), state.zero_()
-    assert_same(torch.autograd.grad(output.sum() + state.sum(), list(own.parameters())), expected)
+@KINDS
+@pytest.mark.parametrize("rows", [1, N])
+@pytest.mark.parametrize("is_small", [True, False])
+def test_results_can_be_changed_in_place(made, kept, is_small, rows, kind):
+    """Also the states of one row, whose numbers are neighbours."""
+    own, x = module_and_input(kind, rows)
+    options = {} if is_small or "Cell" in kind else {"lengths": [2] * rows}
+    expected, found = (flat(own(x, **options)) for _ in range(2))
+    for number, one in enumerate(found):
+        one.mul_(2 + number)
+    expected = [(2 + number) * one for number, one in enumerate(expected)]
+    assert_same(found, expected)
+    assert_same(*(torch.autograd.grad(sum(map(torch.sum, one)), list(own.parameters())) for one in (found, expected)))
 
 
 def test_hooks_that_copy_saved_tensors_work_or_are_refused(made, kept):
-    own, x = module(), drawn(T, N, F)
+    """A copy of the weights is read as it is, as in PyTorch; no version counter tells, if they change meanwhile."""
+    own, x = module(), drawn(T, N, F, gradient=True)
+    leaves = [x, *own.parameters()]
+    expected = torch.autograd.grad(own(x)[0].sum(), leaves)
     with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda one: one):
         output, _ = own(x)
+    with torch.no_grad():
+        own.weight_hh_l0.mul_(2)
     if kept == "copied":
-        found = torch.autograd.grad(output.sum(), list(own.parameters()))
-        return assert_same(found, torch.autograd.grad(own(x)[0].sum(), list(own.parameters())))
+        return assert_same(torch.autograd.grad(output.sum(), leaves), expected)
     with pytest.raises(rnnkit.errors.BackendError, match=says("backward: what forward saved", "copy", "save_on_cpu")):
         output.sum().backward()
-    assert made
 
 
 def test_call_reused_by_another_thread_keeps_its_gradients(made, monkeypatch):
@@ -159,7 +177,6 @@ def test_graph_with_a_copy_does_not_keep_the_call(made, monkeypatch):
 
 
 def test_nested_backward_has_its_own_arrays(made, monkeypatch, kept):
-    """Each works in arrays of its own."""
     own, x, at_work, run = module(), drawn(T, N, F), [], prepared.PreparedBackward.run
     loss, weights = own(x)[0].square().sum(), list(own.parameters())
     expected, inner = torch.autograd.grad(loss, weights, retain_graph=True), []

@@ -1,16 +1,14 @@
-"""The losses: against PyTorch, their own equations, and themselves on parts of a batch."""
+"""The losses: against their equations; in padding, at the ends of the formats, and what is refused."""
 
 import numpy as np
 import pytest
 from messages import raises, says
-from optional import needs
 from tolerances import assert_close, assert_same_bits
 
 from rnnkit.training import sigmoid_cross_entropy, softmax_cross_entropy, squared_error
 
-SEQ_LEN, BATCH_SIZE, NUM_CLASSES = 6, 4, 7
+SHAPE = 6, 4, 7  # steps, sequences, classes
 LENGTHS = (6, 0, 3, 1)
-SHAPE = SEQ_LEN, BATCH_SIZE, NUM_CLASSES
 LOSSES = {"softmax": softmax_cross_entropy, "sigmoid": sigmoid_cross_entropy, "squared": squared_error}
 every_loss = pytest.mark.parametrize("name", LOSSES)
 every_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -27,7 +25,7 @@ def problem(name, dtype="float64", shape=SHAPE, seed=0):
 
 def valid(lengths, losses):
     """The mask of an array (T, N, ...) by lengths."""
-    mask = np.arange(SEQ_LEN)[:, None] < (SEQ_LEN if lengths is None else np.asarray(lengths))
+    mask = np.arange(6)[:, None] < (6 if lengths is None else np.asarray(lengths))
     return np.broadcast_to(mask.reshape(*mask.shape, *(1,) * (losses.ndim - 2)), losses.shape)
 
 
@@ -61,25 +59,6 @@ def test_equals_the_equations(name, lengths, count, dtype):
     assert found.gradient.dtype == found.losses.dtype == dtype
 
 
-@every_dtype
-@every_loss
-def test_equals_pytorch(name, dtype):
-    torch = needs("torch")
-    functional = torch.nn.functional
-    scores, targets = problem(name, dtype)
-    tensor, wanted = torch.tensor(scores, requires_grad=True), torch.from_numpy(targets)
-    if name == "softmax":
-        loss = functional.cross_entropy(tensor.reshape(-1, NUM_CLASSES), wanted.reshape(-1))
-    elif name == "sigmoid":
-        loss = functional.binary_cross_entropy_with_logits(tensor, wanted)
-    else:
-        loss = functional.mse_loss(tensor, wanted)
-    loss.backward()
-    found = LOSSES[name](scores, targets)
-    assert_close("loss", found.loss, loss.item(), dtype)
-    assert_close("gradient", found.gradient, tensor.grad.numpy(), dtype)
-
-
 @every_loss
 def test_out_has_the_same_bits_in_place_and_elsewhere(name):
     for lengths in (None, LENGTHS):
@@ -110,16 +89,6 @@ def test_padding_is_never_read(name):
 
 
 @every_loss
-def test_parts_of_a_batch_add_up(name):
-    scores, targets = problem(name)
-    whole = LOSSES[name](scores, targets, LENGTHS)
-    count = int(valid(LENGTHS, whole.losses).sum())
-    parts = [LOSSES[name](scores[:, n], targets[:, n], LENGTHS[n], count=count) for n in (slice(0, 1), slice(1, 4))]
-    assert_close("loss", sum(part.loss for part in parts), whole.loss, "float64")
-    assert_close("gradient", np.concatenate([part.gradient for part in parts], 1), whole.gradient, "float64")
-
-
-@every_loss
 @pytest.mark.parametrize(
     ("shape", "lengths"), [(SHAPE, (0, 0, 0, 0)), ((0, 4, 7), None), ((6, 0, 7), ()), ((0, 7), None)]
 )
@@ -140,10 +109,9 @@ def test_any_number_of_dimensions_is_taken(name):
     assert_same_bits("gradient", flat.gradient.reshape(scores.shape), expected.gradient)
     one = LOSSES[name](scores[0, 0, 0], np.asarray(targets[0, 0, 0]), count=24 if name == "softmax" else 120)
     assert_same_bits("gradient", one.gradient, expected.gradient[0, 0, 0])
-    masked = LOSSES[name](scores, targets, [1, 2, 0])
-    for n, length in enumerate([1, 2, 0]):
-        assert_same_bits("losses", masked.losses[:length, n], expected.losses[:length, n])
-        assert_same_bits("padding", masked.losses[length:, n], np.zeros_like(masked.losses[length:, n]))
+    masked = LOSSES[name](scores, targets, [2, 1, 0])
+    assert_same_bits("losses", masked.losses[:, 0], expected.losses[:, 0])
+    assert not masked.losses[1:, 1:].any() and not masked.losses[:, 2].any()
 
 
 @every_dtype
@@ -175,25 +143,21 @@ def test_nan_and_infinity_stay_in_their_entry(name, bad):
     if name == "sigmoid":
         targets[2, 1, 3] = 0
     found = LOSSES[name](scores, targets)
-    others = np.ones((SEQ_LEN, BATCH_SIZE), bool)
+    others = np.ones(SHAPE[:2], bool)
     others[2, 1] = False
     assert not np.isfinite(found.loss) and not np.isfinite(found.losses[2, 1]).all()
     assert_same_bits("losses", found.losses[others], expected.losses[others])
     assert_same_bits("gradient", found.gradient[others], expected.gradient[others])
 
 
-@pytest.mark.parametrize("dtype", ["u1", "i1", "u2", "i4", "u8"])
+@pytest.mark.parametrize("dtype", ["u1", "i4", "u8"])
 def test_classes_are_of_any_integer_dtype(dtype):
-    scores, targets = problem("softmax")
-    expected = softmax_cross_entropy(scores, targets)
-    assert_same_bits("gradient", softmax_cross_entropy(scores, targets.astype(dtype)).gradient, expected.gradient)
-
-
-def test_index_into_the_scores_exceeds_a_narrow_dtype():
+    """An index into the scores exceeds a narrow one."""
     rng = np.random.default_rng(0)
     scores, targets = rng.normal(size=(300, 256)), rng.integers(256, size=300)
-    expected = softmax_cross_entropy(scores, targets)
-    assert_same_bits("losses", softmax_cross_entropy(scores, targets.astype("u1")).losses, expected.losses)
+    found, expected = (softmax_cross_entropy(scores, one) for one in (targets.astype(dtype), targets))
+    assert_same_bits("losses", found.losses, expected.losses)
+    assert_same_bits("gradient", found.gradient, expected.gradient)
 
 
 @pytest.mark.parametrize("dtype", [bool, "i1", "float16", "float64"])
@@ -205,14 +169,11 @@ def test_binary_targets_are_of_any_dtype(dtype):
     assert_same_bits("gradient", found.gradient, sigmoid_cross_entropy(scores, targets.astype("f4")).gradient)
 
 
-SCORES, CLASSES = np.zeros((4, 3, 5)), np.zeros((4, 3), int)
-READ_ONLY, WIDE, BUFFER = np.zeros((4, 3, 5)), np.zeros((4, 3, 10)), np.zeros(65)
-READ_ONLY.flags.writeable = False
+SCORES, CLASSES, BUFFER = np.zeros((4, 3, 5)), np.zeros((4, 3), int), np.zeros(65)
 OVERLAPPING = {name: BUFFER[start:][:60].reshape(4, 3, 5) for name, start in (("scores", 0), ("out", 5))}
 REFUSED = [
     (dict(scores=[[1.0]]), TypeError, "scores | numpy.ndarray | cupy.ndarray | list"),
     (dict(scores=SCORES.astype(int)), TypeError, "scores | float32 | float64 | int64"),
-    (dict(scores=SCORES.astype("f2")), TypeError, "scores | float32 | float64 | float16"),
     (dict(scores=np.ma.array(SCORES)), TypeError, "scores | numpy.ndarray | numpy.ma.MaskedArray | mask"),
     (dict(targets=[[1.0]]), TypeError, "targets | numpy.ndarray | list"),
     (dict(targets=np.zeros((3, 4), int)), ValueError, "targets | (4, 3 | scores | (3, 4)"),
@@ -220,15 +181,10 @@ REFUSED = [
     (dict(lengths=[4, 1]), ValueError, "lengths | (batch_size=3,) | (2,)"),
     (dict(count=0), ValueError, "count | finite | 0"),
     (dict(count=np.inf), ValueError, "count | finite | 0 | inf"),
-    (dict(count=10**400), ValueError, "count | float64"),
     (dict(count=1e-310), ValueError, "count | 1.1125369292536007e-308 | float64 | 1e-310"),
     (dict(count="1"), TypeError, "count | number | str"),
-    (dict(count=CLASSES), TypeError, "count | number | numpy.ndarray"),
     (dict(out=[1.0]), TypeError, "out | numpy.ndarray | list"),
-    (dict(out=SCORES.astype("f4")), TypeError, "out | float64 | scores | float32"),
     (dict(out=np.zeros((4, 3, 6))), ValueError, "out | (4, 3, 5) | scores | (4, 3, 6)"),
-    (dict(out=WIDE[..., ::2]), ValueError, "out | C-contiguous | (240, 80, 16)"),
-    (dict(out=READ_ONLY), ValueError, "out | writeable"),
     (OVERLAPPING, ValueError, "out | memory | scores"),
 ]
 

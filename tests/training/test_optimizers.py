@@ -11,7 +11,7 @@ from tolerances import assert_close, assert_same_bits
 from rnnkit.training import SGD, Adam
 
 OPTIMIZERS = {
-    "adam": lambda w, **options: Adam(w, 0.9, 0.99, **options),
+    "adam": lambda w, **options: Adam(w, 0.8, 0.95, 1e-2, **options),
     "sgd": lambda w, **options: SGD(w, **options),
     "momentum": lambda w, **options: SGD(w, 0.9, **options),
     "nesterov": lambda w, **options: SGD(w, 0.9, nesterov=True, **options),
@@ -68,30 +68,28 @@ def twin(w, gradients, updates, decay):
     return np.array(found)
 
 
-EQUATIONS = {
-    "adam": (lambda w: Adam(w, 0.8, 0.95, 1e-2, weight_decay=0.3), adam_updates),
-    "sgd": (lambda w: SGD(w, 0.0, False, weight_decay=0.3), sgd_updates),
-    "momentum": (lambda w: SGD(w, 0.9, False, weight_decay=0.3), partial(sgd_updates, momentum=0.9)),
-    "nesterov": (lambda w: SGD(w, 0.9, True, weight_decay=0.3), partial(sgd_updates, momentum=0.9, nesterov=True)),
+UPDATES = {
+    "adam": adam_updates,
+    "sgd": sgd_updates,
+    "momentum": partial(sgd_updates, momentum=0.9),
+    "nesterov": partial(sgd_updates, momentum=0.9, nesterov=True),
 }
 
 
 @every_dtype
 @pytest.mark.parametrize("size", (0, 1, 15, 16, 17, 31, 33, 64, 1000))
-@pytest.mark.parametrize("name", EQUATIONS)
+@pytest.mark.parametrize("name", UPDATES)
 def test_steps_equal_the_equations(name, size, dtype):
-    make, updates = EQUATIONS[name]
     w, gradients = problem(size, dtype)
-    expected, before = twin(w, gradients, updates, 0.3), gradients.copy()
-    run(make(w), gradients)
+    expected, before = twin(w, gradients, UPDATES[name], 0.3), gradients.copy()
+    run(OPTIMIZERS[name](w, weight_decay=0.3), gradients)
     assert_close("w", w, expected, dtype)
     assert_same_bits("gradients", gradients, before)
 
 
-ADAMW = [(1e-8, 0.0), (1e-8, 0.3), (0.1, 0.0), (0.1, 0.3)]  # epsilon and decay
 PYTORCH = [
     (Adam, (), "Adam", {}),
-    *((Adam, (0.9, 0.99, *own), "AdamW", dict(betas=(0.9, 0.99), eps=own[0], weight_decay=own[1])) for own in ADAMW),
+    (Adam, (0.9, 0.99, 0.1, 0.3), "AdamW", dict(betas=(0.9, 0.99), eps=0.1, weight_decay=0.3)),
     (SGD, (0.0, False), "SGD", {"lr": 1.0}),
     (SGD, (0.9, False), "SGD", {"lr": 1.0, "momentum": 0.9}),
     (SGD, (0.9, True), "SGD", {"lr": 1.0, "momentum": 0.9, "nesterov": True}),
@@ -113,6 +111,14 @@ def test_steps_equal_pytorch(make, arguments, theirs, options, dtype):
     assert_close("w", w, parameter.detach().numpy(), dtype)
 
 
+STATES = {
+    "adam": {"mean": (1001,), "square": (1001,), "steps": ()},
+    "sgd": {},
+    "momentum": {"velocity": (1001,)},
+    "nesterov": {"velocity": (1001,)},
+}
+
+
 @every_dtype
 @every_optimizer
 def test_resumed_training_is_bit_identical(name, dtype):
@@ -129,32 +135,9 @@ def test_resumed_training_is_bit_identical(name, dtype):
         first.restore(saved)
     assert_same_bits("w", w, whole)
     assert_same_state(first.state, straight.state)
-
-
-@every_optimizer
-def test_restored_state_is_copied(name):
-    w, gradients = problem(10)
-    optimizer = OPTIMIZERS[name](w)
-    optimizer.step(gradients[0], 0.1)
-    saved = optimizer.state
-    optimizer.restore(saved)
-    before = {key: value.copy() for key, value in saved.items()}
-    optimizer.step(gradients[1], 0.1)
-    assert_same_state(saved, before)
-
-
-STATES = {
-    "adam": {"mean": (10,), "square": (10,), "steps": ()},
-    "sgd": {},
-    "momentum": {"velocity": (10,)},
-    "nesterov": {"velocity": (10,)},
-}
-
-
-@every_optimizer
-def test_state_holds_the_moments_alone(name):
-    state = OPTIMIZERS[name](problem(10)[0]).state
-    assert {key: value.shape for key, value in state.items()} == STATES[name]
+    first.step(gradients[0], 1.0)  # nor does what was restored
+    assert_same_state(saved, straight.state)
+    assert {key: value.shape for key, value in saved.items()} == STATES[name]
 
 
 @every_optimizer
@@ -184,25 +167,15 @@ def test_decay_acts_on_its_own_array_alone(name):
     assert_same_bits("kept", other, np.ones(3))
 
 
-READ_ONLY = np.ones(3)
-READ_ONLY.flags.writeable = False
 WHOLE, SINGLE, SCALAR = np.ones(6), np.ones(6, np.float32), np.array(1.0)
 CONSTRUCTED = [
     (lambda: Adam([]), ValueError, "Adam: parameters | array | none"),
     (lambda: Adam(3.0), TypeError, "Adam: parameters | numpy.ndarray | cupy.ndarray | sequence | float"),
-    (lambda: SGD({"w": WHOLE}), TypeError, "SGD: parameters | sequence | dict"),
-    (lambda: SGD([WHOLE, 1.0]), TypeError, "SGD: parameters[1] | numpy.ndarray | cupy.ndarray | float"),
-    (lambda: Adam(WHOLE.astype("f2")), TypeError, "Adam: parameters | float32 | float64 | float16"),
-    (lambda: Adam([WHOLE, SINGLE]), TypeError, "Adam: parameters[1] | float64 | parameters[0] | float32"),
-    (lambda: Adam(WHOLE[::2]), ValueError, "Adam: parameters | C-contiguous | (16,)"),
-    (lambda: SGD(READ_ONLY), ValueError, "SGD: parameters | writeable"),
     (lambda: SGD([WHOLE[:4], WHOLE[3:]]), ValueError, "SGD: parameters[1] | memory | parameters[0]"),
     (lambda: Adam(WHOLE, 1.0), ValueError, "Adam: beta1 | 0 <= beta1 < 1 | 1.0"),
     (lambda: Adam(WHOLE, 0.9, -0.1), ValueError, "Adam: beta2 | 0 <= beta2 < 1 | -0.1"),
-    (lambda: Adam(WHOLE, "0.9"), TypeError, "Adam: beta1 | number | str"),
     (lambda: Adam(WHOLE, epsilon=0), ValueError, "Adam: epsilon | finite | 0"),
     (lambda: Adam(WHOLE, epsilon=np.nan), ValueError, "Adam: epsilon | finite | 0 | nan"),
-    (lambda: Adam(WHOLE, epsilon=10**400), ValueError, "Adam: epsilon | float64"),
     (lambda: Adam(SINGLE, epsilon=1e-60), ValueError, "Adam: epsilon | 4.4e-44 | float32 | beta2=0.999 | 1e-60"),
     (lambda: Adam(SINGLE, 0.9, 0.0, 7e-46), ValueError, "Adam: epsilon | 1.4e-45 | float32 | beta2=0.0 | 7e-46"),
     (lambda: Adam(WHOLE, epsilon=5e-324), ValueError, "Adam: epsilon | 1.6e-322 | float64 | beta2=0.999 | 5e-324"),
@@ -210,9 +183,7 @@ CONSTRUCTED = [
     (lambda: SGD(WHOLE, weight_decay=np.inf), ValueError, "SGD: weight_decay | finite | 0 | inf"),
     (lambda: SGD(WHOLE, weight_decay="1"), TypeError, "SGD: weight_decay | number | sequence | str"),
     (lambda: SGD(WHOLE, weight_decay=SCALAR), TypeError, "SGD: weight_decay | number | sequence | numpy.ndarray"),
-    (lambda: SGD(WHOLE, weight_decay=True), TypeError, "SGD: weight_decay | number | bool"),
     (lambda: SGD(WHOLE, weight_decay=[1, 1]), ValueError, "SGD: weight_decay | 1 arrays | 2"),
-    (lambda: SGD(WHOLE, weight_decay=10**400), ValueError, "SGD: weight_decay | float64"),
     (lambda: SGD([WHOLE], weight_decay=[-1]), ValueError, "SGD: weight_decay[0] | finite | 0 | -1"),
     (lambda: SGD(WHOLE, 1), ValueError, "SGD: momentum | 0 <= momentum < 1 | 1"),
     (lambda: SGD(WHOLE, 0.5, nesterov=1), TypeError, "SGD: nesterov | bool | int"),
@@ -231,13 +202,11 @@ ONES = np.ones(3)
 STEPPED = [
     ([ONES], 0.1, ValueError, "gradients | 2 arrays | parameters | 1"),
     (np.ones(6), 0.1, ValueError, "gradients | 2 arrays | parameters | one array"),
-    (3.0, 0.1, TypeError, "gradients | numpy.ndarray | cupy.ndarray | sequence | float"),
     ([ONES, np.ones(4)], 0.1, ValueError, "gradients[1] | (3,) | (4,)"),
     ([np.ones(3, "f4")] * 2, 0.1, TypeError, "gradients[0] | float64 | float32"),
     ([ONES, np.ones(6)[::2]], 0.1, ValueError, "gradients[1] | C-contiguous | (16,)"),
     ([ONES] * 2, -0.1, ValueError, "learning_rate | finite | 0 | -0.1"),
     ([ONES] * 2, np.nan, ValueError, "learning_rate | finite | 0 | nan"),
-    ([ONES] * 2, 10**400, ValueError, "learning_rate | float64"),
     ([ONES] * 2, np.ones(1), TypeError, "learning_rate | number | numpy.ndarray"),
 ]
 

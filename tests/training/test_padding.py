@@ -34,20 +34,14 @@ def test_unpad_inverts_pad(lengths, trailing, dtype):
         assert not np.may_share_memory(actual, x)
 
 
-@given(LENGTHS, st.integers(0, 3))
-def test_lengths_of_inverts_a_mask(lengths, more):
-    mask = np.arange(max(lengths) + more)[:, None] < lengths
-    found = lengths_of(mask)
-    assert found.tolist() == lengths and found.dtype == np.int64
-    assert lengths_of(np.asfortranarray(mask)).tolist() == lengths
-
-
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=4))
 def test_mask_has_lengths_or_its_first_gap_is_named(rows):
     wrong = [(n, row) for n, row in enumerate(rows) if sorted(row, reverse=True) != row]
     mask = np.array(rows).T
     if not wrong:
-        assert lengths_of(mask).tolist() == [sum(row) for row in rows]
+        found = lengths_of(mask)
+        assert found.tolist() == [sum(row) for row in rows] and found.dtype == np.int64
+        assert lengths_of(np.asfortranarray(mask)).tolist() == found.tolist()
         return
     n, row = wrong[0]
     step = next(step for step in range(1, 4) if row[step] and not row[step - 1])
@@ -104,19 +98,15 @@ REFUSED = [
     (lambda: pad("text"), TypeError, "pad: sequences | list | arrays | str"),
     (lambda: pad([]), ValueError, "pad: sequences | array | none"),
     (lambda: pad([[1.0]]), TypeError, "pad: sequences[0] | numpy.ndarray | cupy.ndarray | list"),
-    (lambda: pad([ONE, [1.0]]), TypeError, "pad: sequences[1] | numpy.ndarray | cupy.ndarray | list"),
     (lambda: pad([ONE, ONE.astype("f4")]), TypeError, "pad: sequences[1] | float64 | sequences[0] | float32"),
     (lambda: pad([ONE, ONE[:, 1:]]), ValueError, "pad: sequences[1] | (seq_len, 3) | sequences[0] | (2, 2)"),
     (lambda: pad([ONE[0, :0], ONE]), ValueError, "pad: sequences[1] | (seq_len,) | sequences[0] | (2, 3)"),
-    (lambda: pad([ONE, ONE[0]]), ValueError, "pad: sequences[1] | (seq_len, 3) | sequences[0] | (3,)"),
     (lambda: pad([np.array(1.0)]), ValueError, "pad: sequences[0] | (seq_len, ...) | ()"),
     (lambda: pad([MASKED]), TypeError, "pad: sequences[0] | numpy.ma.MaskedArray | mask | sequences[0].filled(0)"),
     (lambda: unpad([1.0], [1]), TypeError, "unpad: y | numpy.ndarray | cupy.ndarray | list"),
     (lambda: unpad(np.zeros(3), [1]), ValueError, "unpad: y | (seq_len, batch_size, ...) | (3,)"),
     (lambda: unpad(ONE, [1, 1]), ValueError, "unpad: lengths | (batch_size=3,) | (2,)"),
     (lambda: unpad(ONE, [1, 3, 1]), ValueError, "unpad: lengths[1] | 0..seq_len=2 | 3"),
-    (lambda: unpad(ONE, [1, -1, 1]), ValueError, "unpad: lengths[1] | 0..seq_len=2 | -1"),
-    (lambda: unpad(ONE, [1.0, 1.0, 1.0]), TypeError, "unpad: lengths | integers | float64"),
     (lambda: unpad(ONE, None), TypeError, "unpad: lengths | integer array | host | NoneType"),
     (lambda: lengths_of([[True]]), TypeError, "lengths_of: mask | numpy.ndarray | cupy.ndarray | list"),
     (lambda: lengths_of(np.ones((2, 3))), TypeError, "lengths_of: mask | bool | float64 | mask.astype(bool)"),
@@ -127,11 +117,9 @@ REFUSED = [
     (lambda: bucket_batches([[1], [1, 2]], 2), TypeError, "bucket_batches: lengths | integers | array"),
     (lambda: bucket_batches(ONE.astype(int), 2), ValueError, "bucket_batches: lengths | (batch_size=6,) | (2, 3)"),
     (lambda: bucket_batches([1, -2], 2), ValueError, "bucket_batches: lengths[1] | 0..seq_len= | -2"),
-    (lambda: bucket_batches([1.5], 2), TypeError, "bucket_batches: lengths | integers | float64"),
     (lambda: bucket_batches([1, 2], 0), ValueError, "bucket_batches: batch_size | 1 | 0"),
     (lambda: bucket_batches([1, 2], 2.0), TypeError, "bucket_batches: batch_size | int | float"),
     (lambda: bucket_batches([1, 2], 2, window=0), ValueError, "bucket_batches: window | 1 | 0"),
-    (lambda: bucket_batches([1, 2], 2, seed="1"), TypeError, "bucket_batches: seed | None | int | str"),
     (lambda: bucket_batches([1, 2], 2, seed=-1), ValueError, "bucket_batches: seed | 0.. | -1"),
 ]
 

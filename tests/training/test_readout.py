@@ -93,22 +93,15 @@ def test_dense_writes_into_out():
     assert_same_bits("y", out, dense(w, x, OUTPUTS))
 
 
-def test_inputs_may_have_gaps():
-    w, x, dy = problem()
+def test_inputs_may_have_gaps_and_are_not_changed():
+    w, x, dy = arrays = problem()
     wide_x, wide_dy = (np.repeat(array, 2, axis=1)[:, ::2] for array in (x, dy))
     assert_close("y", dense(w, wide_x, OUTPUTS), dense(w, x, OUTPUTS), "float64")
     found, expected = dense_backward(w, wide_x, wide_dy), dense_backward(w, x, dy)
     assert_close("dx", found.dx, expected.dx, "float64")
     assert_close("dw", found.dw, expected.dw, "float64")
-
-
-def test_inputs_are_not_changed():
-    arrays = problem()
-    before = [array.copy() for array in arrays]
-    dense(*arrays[:2], OUTPUTS)
-    dense_backward(*arrays)
-    for array, expected in zip(arrays, before, strict=True):
-        assert_same_bits("input", array, expected)
+    for array, before in zip(arrays, problem(), strict=True):
+        assert_same_bits("input", array, before)
 
 
 @every_dtype
@@ -121,17 +114,14 @@ def test_weights_are_drawn_within_their_bound_and_by_the_seed(dtype):
     assert (init_dense(16, 100) != init_dense(16, 100)).any()
 
 
-def naive_last(hy, num_directions):
-    return np.stack([np.concatenate(list(hy[len(hy) - num_directions :, n])) for n in range(hy.shape[1])])
-
-
 @pytest.mark.parametrize("num_directions", [1, 2])
 @pytest.mark.parametrize("num_layers", [1, 3])
 def test_last_output_equals_its_twin_and_differences(num_layers, num_directions):
     rng = np.random.default_rng(0)
     hy = rng.normal(size=(num_layers * num_directions, 3, 5))
     found = last_output(hy, num_directions)
-    assert_same_bits("output", found, naive_last(hy, num_directions))
+    top = list(hy[-num_directions:])
+    assert_same_bits("output", found, np.stack([np.concatenate([h[n] for h in top]) for n in range(3)]))
     assert not np.may_share_memory(found, hy)
     cotangent = rng.normal(size=found.shape)
 
@@ -152,13 +142,6 @@ def test_empty_batch_has_outputs(num_directions):
     assert_same_bits("dhy", last_output_backward(found, 2, num_directions), hy)
 
 
-def test_num_directions_has_no_default():
-    """Without it two directions of one layer would be two layers: the reverse one alone would be returned."""
-    for function, arguments in ((last_output, (np.zeros((2, 3, 4)),)), (last_output_backward, (np.zeros((3, 8)), 1))):
-        with pytest.raises(TypeError, match="num_directions"):
-            function(*arguments)
-
-
 def test_last_output_is_where_each_direction_ends():
     problem = Problem(mode="gru", hidden_size=5, num_layers=2, bidirectional=True, dtype="float64", lengths=(4, 1, 3))
     y, hy, *_ = problem.forward()
@@ -167,14 +150,13 @@ def test_last_output_is_where_each_direction_ends():
 
 
 W, X, DY = problem()
-READ_ONLY, SQUARE, FIXED = W.copy(), np.zeros((6, OUTPUTS)), np.zeros((6, OUTPUTS))
-READ_ONLY.flags.writeable = FIXED.flags.writeable = False
-GAPS, NARROW, ODD = np.repeat(W, 2)[::2], X[..., 1:], np.zeros((2, 5))
+SQUARE, FIXED = np.zeros((6, OUTPUTS)), np.zeros((6, OUTPUTS))
+FIXED.flags.writeable = False
+GAPS, ODD = np.repeat(W, 2)[::2], np.zeros((2, 5))
 HY = "hy | (num_layers*num_directions, batch_size, hidden_size) | num_directions=2"
 THREE, LAST, WIDTH = "num_outputs=3", "last_output_backward:", "num_directions*hidden_size"
 REFUSED = [
     (lambda: dense(W, X, 0), ValueError, "dense: num_outputs | 1 | 0"),
-    (lambda: dense(W, X, 2.0), TypeError, "dense: num_outputs | int | float"),
     (lambda: dense(W, X, True), TypeError, "dense: num_outputs | int | bool"),
     (lambda: dense(W, [1.0], 3), TypeError, "dense: x | numpy.ndarray | cupy.ndarray | list"),
     (lambda: dense(W, X.astype(int), 3), TypeError, "dense: x | float32 | float64 | int64"),
@@ -190,35 +172,28 @@ REFUSED = [
     (lambda: dense(W, X, 3, out=np.repeat(DY, 2, 1)[:, ::2]), ValueError, "dense: out | C-contiguous | (144, 48, 8)"),
     (lambda: dense(np.zeros(12), SQUARE, 3, out=SQUARE), ValueError, "dense: out | memory | x"),
     (lambda: dense(np.zeros(12), SQUARE, 3, out=FIXED), ValueError, "dense: out | writeable"),
-    (lambda: dense_backward(W, X, [1.0]), TypeError, "dense_backward: dy | numpy.ndarray | cupy.ndarray | list"),
-    (lambda: dense_backward(W, X, np.array(1.0)), ValueError, "dense_backward: dy | (..., num_outputs) | ()"),
     (lambda: dense_backward(W, X, DY[..., :0]), ValueError, "dense_backward: dy | (..., num_outputs) | (6, 3, 0)"),
-    (lambda: dense_backward(W, X, DY.astype("f4")), TypeError, "dense_backward: dy | float64 | w | float32"),
     (lambda: dense_backward(W, X, DY[1:]), ValueError, "dense_backward: dy | (6, 3, 3) | x | (5, 3, 3)"),
     (lambda: dense_backward(W[1:], X, DY), ValueError, f"dense_backward: w | (15,) | input_size=4 | {THREE} | (14,)"),
-    (lambda: dense_backward(W, NARROW, DY), ValueError, f"dense_backward: w | (12,) | input_size=3 | {THREE} | (15,)"),
-    (lambda: dense_backward(W, X, DY, dw=[1.0]), TypeError, "dense_backward: dw | numpy.ndarray | list"),
-    (lambda: dense_backward(W, X, DY, dw=W.astype("f4")), TypeError, "dense_backward: dw | float64 | w | float32"),
     (lambda: dense_backward(W, X, DY, dw=W[1:].copy()), ValueError, "dense_backward: dw | (15,) | w | (14,)"),
     (lambda: dense_backward(W, X, DY, dw=GAPS), ValueError, "dense_backward: dw | C-contiguous | (16,)"),
-    (lambda: dense_backward(W, X, DY, dw=READ_ONLY), ValueError, "dense_backward: dw | writeable"),
     (lambda: dense_backward(W, X, DY, dw=W), ValueError, "dense_backward: dw | memory | w"),
     (lambda: init_dense(0, 2), ValueError, "init_dense: input_size | 1 | 0"),
     (lambda: init_dense(2**64, 2), ValueError, f"init_dense: input_size | 2147483647 | {2**64}"),
     (lambda: init_dense(4, "2"), TypeError, "init_dense: num_outputs | int | str"),
     (lambda: init_dense(4, 2, seed=-1), ValueError, "init_dense: seed | 0.. | -1"),
-    (lambda: init_dense(4, 2, seed=1.0), TypeError, "init_dense: seed | None | int | float"),
     (lambda: init_dense(4, 2, dtype="float16"), ValueError, "init_dense: dtype | float32 | float64 | 'float16'"),
     (lambda: last_output([1.0], 1), TypeError, "last_output: hy | numpy.ndarray | cupy.ndarray | list"),
+    (lambda: last_output(np.zeros((2, 3, 4))), TypeError, "last_output() missing | num_directions"),
     (lambda: last_output(np.zeros((2, 3)), 2), ValueError, f"last_output: {HY} | (2, 3)"),
     (lambda: last_output(np.zeros((3, 3, 4)), 2), ValueError, f"last_output: {HY} | (3, 3, 4)"),
     (lambda: last_output(np.zeros((0, 3, 4)), 2), ValueError, f"last_output: {HY} | (0, 3, 4)"),
     (lambda: last_output(np.zeros((3, 3, 4)), 3), ValueError, "last_output: num_directions | 1 | 2 | 3"),
     (lambda: last_output(np.zeros((3, 3, 4)), 0), ValueError, "last_output: num_directions | 1 | 0"),
-    (lambda: last_output(np.zeros((2, 3, 4)), True), TypeError, "last_output: num_directions | int | bool"),
     (lambda: last_output_backward([1.0], 1, 1), TypeError, f"{LAST} doutput | numpy.ndarray | cupy.ndarray | list"),
     (lambda: last_output_backward(np.zeros(4), 1, 1), ValueError, f"{LAST} doutput | (batch_size, {WIDTH}) | (4,)"),
     (lambda: last_output_backward(ODD, 1, 2), ValueError, f"{LAST} doutput | {WIDTH} | num_directions=2 | (2, 5)"),
+    (lambda: last_output_backward(np.zeros((2, 3)), 1), TypeError, "last_output_backward() missing | num_directions"),
     (lambda: last_output_backward(np.zeros((2, 4)), 0, 2), ValueError, f"{LAST} num_layers | 1 | 0"),
     (lambda: last_output_backward(np.zeros((2, 4)), 1, 3), ValueError, f"{LAST} num_directions | 1 | 2 | 3"),
 ]
