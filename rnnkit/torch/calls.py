@@ -243,7 +243,8 @@ def _record(module: Any, dropout: float, tensors: tuple[Any, ...], packed: Any, 
     data, hx, cx = tensors
     network, swaps = module._rnnkit_network(dropout), module._rnnkit_batch_first
     network = network._replace(precision=_precision(module, data) or "")
-    parameters = _as_float32(_parameters(module, operator.names(module._rnnkit_dtype(), *network)))
+    layout = network._replace(dropout=0.0)  # which torch.compile(dynamic=True) takes for no constant
+    parameters = _as_float32(_parameters(module, operator.names(module._rnnkit_dtype(), *layout)))
     lengths, *marks = (None if one is None else torch.as_tensor(one, device="cpu") for one in options[:3])
     if swaps:
         data, *marks = (None if one is None else one.transpose(0, 1) for one in (data, *marks))

@@ -29,6 +29,8 @@ kinds = defaultdict(Kind)  # of the devices by their numbers: a test may pretend
 
 
 class Device:
+    synchronized = 0
+
     def __init__(self, number=None):
         self.id = here.device if number is None else int(number)
         self.before = []
@@ -46,7 +48,7 @@ class Device:
         return HANDLE
 
     def synchronize(self):
-        """What was called has been computed."""
+        Device.synchronized += 1
 
     def __eq__(self, other):
         return self.id == other.id
@@ -136,9 +138,30 @@ class ndarray:  # noqa: N801
     def __setitem__(self, index, value):
         self.values[plain(index)] = plain(value)
 
+    def __ge__(self, other):
+        return self._like(self.values >= plain(other))
+
+    def __le__(self, other):
+        return self._like(self.values <= plain(other))
+
+    def __gt__(self, other):
+        return self._like(self.values > plain(other))
+
+    def __lt__(self, other):
+        return self._like(self.values < plain(other))
+
+    def __or__(self, other):
+        return self._like(self.values | plain(other))
+
     def __iadd__(self, other):
         self.values += plain(other)
         return self
+
+    def __and__(self, other):
+        return self._like(self.values & plain(other))
+
+    def __mul__(self, other):
+        return self._like(self.values * plain(other))
 
     def sum(self, axis, keepdims=False):
         return asarray(self.values.sum(axis, keepdims=keepdims))
@@ -179,14 +202,6 @@ class ndarray:  # noqa: N801
 
     def fill(self, value):
         self.values.fill(value)
-
-
-def _like_that(name):
-    return lambda self, other: self._like(getattr(self.values, name)(plain(other)))
-
-
-for _name in ("__ge__", "__le__", "__gt__", "__lt__", "__or__", "__and__", "__mul__"):
-    setattr(ndarray, _name, _like_that(_name))
 
 
 def plain(value):
@@ -261,6 +276,10 @@ def clip(array, low, high):
     if array.dtype.name == "bfloat16":
         raise TypeError("Wrong type (bfloat16) of arguments for cupy_clip")
     return asarray(np.clip(array.values, low, high))
+
+
+def byte_bounds(array):
+    return np.lib.array_utils.byte_bounds(array.values)
 
 
 def may_share_memory(a, b):
