@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import time
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -70,6 +69,11 @@ def test_ranks_with_shares_train_as_one_with_the_batch(ranks, tmp_path):
     assert assert_same_on_all_ranks(launch(ranks, "train", several)) == steps
 
 
+@mpi
+def test_shards_of_three_ranks_are_nearly_equal():
+    assert said(launch(3, "unequal_shards")) == [["0 2"], ["2 5"], ["5 8"]]
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
 def test_shards_follow_one_another_and_leave_nothing_out(ranks):
     for size in range(ranks, 40):
@@ -79,6 +83,14 @@ def test_shards_follow_one_another_and_leave_nothing_out(ranks):
         assert max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
     with pytest.raises(ValueError, match=says("shard: size", f"ranks={ranks}", ranks - 1)):
         shard(ranks - 1, SimpleNamespace(size=ranks, rank=0))
+
+
+@mpi
+def test_more_ranks_than_items_are_refused():
+    run = launch(3, "too_many_ranks")
+    assert run.returncode != 0
+    lines = run.stderr.splitlines()
+    assert any(re.search(says("ValueError: shard: size", "ranks=3", 2), line) for line in lines), run.stderr
 
 
 @mpi
@@ -155,59 +167,45 @@ def test_keyboard_interrupt_of_a_rank_ends_all_with_130():
     assert run.stderr.count("KeyboardInterrupt") == 2  # a line of the traceback, and its last
 
 
-class Recorder:
-    """A communicator that records which buffers it gets."""
-
-    size, rank = 2, 0
-
-    def __init__(self, synchronized):
-        self.calls, self.synchronized = [], synchronized
-
-    def Allreduce(self, send, receive):
-        self.calls.append((receive, list(self.synchronized)))
-
-    def Bcast(self, buffer, root):
-        self.Allreduce(None, buffer)
-
-    def allgather(self, value):
-        return [value] * self.size
+@mpi
+def test_buffers_that_mpi_cannot_take_are_refused():
+    lines = assert_same_on_all_ranks(launch(2, "wrong_buffers"))
+    expected = [says("ValueError broadcast_weights: root", "0..1", 2)]
+    for function, name in (("allreduce_gradients", "dw"), ("broadcast_weights", "w")):
+        where, cure = f"{function}: {name}", f"numpy.ascontiguousarray({name})"
+        expected.append(says(f"TypeError {where}", "float32", "float64", "int64"))
+        expected += [says(f"ValueError {where}", "C-contiguous", got, cure) for got in ((16,), (8, 24), (0,))]
+        expected.append(says(f"TypeError {where}", "numpy.ndarray", "cupy.ndarray", "list"))
+    for pattern in expected:
+        assert any(re.search(pattern, line) for line in lines), pattern
+    assert len(lines) == 13
 
 
-READ_ONLY = np.arange(3.0)
-READ_ONLY.flags.writeable = False
-UNFIT = [
-    (np.zeros(3, int), "TypeError {0} | float32 | float64 | int64"),
-    (np.zeros(6)[::2], "{0} | C-contiguous | (16,) | numpy.ascontiguousarray({0})"),
-    (np.zeros((2, 3)).T, "{0} | C-contiguous | (8, 24)"),
-    (np.broadcast_to(0.0, 3), "{0} | C-contiguous | (0,)"),
-    (READ_ONLY, "{0} | writeable | read-only"),
-    ([0.0], "TypeError {0} | numpy.ndarray | cupy.ndarray | list"),
-    (np.float64(1), "TypeError {0} | numpy.ndarray | cupy.ndarray | numpy.float64"),
-]
-
-
-def refused_buffers(function, name):
-    """Also in a single process, which needs no communicator."""
-    rows = [(partial(function, buffer, None), text.format(name)) for buffer, text in UNFIT]
-    return [*rows, (lambda: function(np.zeros(3), 4), "TypeError comm | None | mpi4py.MPI.Comm | int")]
+@each_collective
+def test_buffers_are_checked_in_a_single_process_too(function, name):
+    buffer = np.arange(3.0)
+    function(buffer, None)
+    np.testing.assert_array_equal(buffer, np.arange(3.0))
+    buffer.flags.writeable = False
+    with pytest.raises(ValueError, match=says(f"{function.__name__}: {name}", "writeable", "read-only")):
+        function(buffer, None)
+    with pytest.raises(TypeError, match=says(f"{function.__name__}: comm", None, "mpi4py.MPI.Comm", "int")):
+        function(np.zeros(3), 4)
 
 
 @refusals(
-    allreduce_gradients=refused_buffers(allreduce_gradients, "dw"),
-    broadcast_weights=refused_buffers(broadcast_weights, "w"),
     anywhere=[
         (lambda: broadcast_weights(np.zeros(3), None, root="a"), "TypeError broadcast_weights: root | int | str"),
         (lambda: broadcast_weights(np.zeros(3), Recorder([]), 0.0), "TypeError broadcast_weights: root | int | float"),
-        (lambda: broadcast_weights(np.zeros(3), Recorder([]), 2), "broadcast_weights: root | 0..1 | 2"),
         (lambda: shard("8", None), "TypeError shard: size | int | str"),
         (lambda: shard(8.0, None), "TypeError shard: size | int | float"),
         (lambda: shard(True, None), "TypeError shard: size | int | bool"),
         (lambda: shard(8, 4), "TypeError shard: comm | None | mpi4py.MPI.Comm | int"),
         (lambda: share_cores("world"), "TypeError share_cores: comm | None | mpi4py.MPI.Comm | str"),
         (lambda: aborting(4).__enter__(), "TypeError aborting: comm | None | mpi4py.MPI.Comm | int"),
-    ],
+    ]
 )
-def test_unfit_arguments_are_refused(call, kind, expected):
+def test_arguments_of_other_types_are_refused(call, kind, expected):
     with pytest.raises(kind, match=expected):
         call()
 
@@ -221,9 +219,6 @@ def test_single_process_is_its_own_world(monkeypatch):
     assert world() is None
     assert shard(5, None) == slice(0, 5)
     assert share_cores(None) >= 1
-    for function in allreduce_gradients, broadcast_weights:
-        function(buffer := np.arange(3.0), None)
-        assert buffer.tolist() == [0, 1, 2]
     with pytest.raises(KeyError), aborting(None):
         raise KeyError
 
@@ -235,6 +230,24 @@ def test_functions_are_documented_and_typed(name):
     assert_typed(function)
     returns = {"world": ["mpi4py.MPI.Comm or None"], "shard": ["slice"], "share_cores": ["int"]}
     assert section(function.__doc__, "Returns") == returns.get(name)
+
+
+class Recorder:
+    """A communicator that records which buffers it gets."""
+
+    size, rank = 2, 0
+
+    def __init__(self, synchronized):
+        self.calls, self.synchronized = [], synchronized
+
+    def Allreduce(self, send, receive):
+        self.calls.append((receive, list(self.synchronized)))
+
+    def Bcast(self, buffer, root):
+        self.calls.append((buffer, list(self.synchronized)))
+
+    def allgather(self, value):
+        return [value] * self.size
 
 
 @pytest.fixture

@@ -47,7 +47,6 @@ def test_cells_become_their_network(mode, dtype, bias):
         assert cell.keys() == again.keys()
         for name, array in cell.items():
             assert_same_bits(name, again[name], array)
-            assert not np.shares_memory(again[name], net.weights)
     net = net_of(problem)
     assert_same_network(from_flux(to_flux(net), activation=activation), net)
 
@@ -81,6 +80,16 @@ def test_one_cell_is_a_stack_of_one_and_the_bias_has_either_name_or_none():
         assert from_flux(fields).desc.bias == "none"
 
 
+def test_weights_are_copies():
+    fields = cell_of()
+    net = from_flux(fields)
+    fields["Wi"][:] = 2
+    assert (net.weights == 1).all()
+    for array in to_flux(net)[0].values():
+        array[:] = 3
+    assert (net.weights == 1).all()
+
+
 def gru_with_bias_inside():
     net = rnnkit.GRU(3, 2, num_layers=2, seed=0)
     net.views["bias_hh_l0"][4:] = 0
@@ -99,9 +108,12 @@ FROM_FLUX = [
     (lambda: from_flux(cell_of(Wi=ones(3, 6))), 'cells["Wi"] | (3*hidden_size=6, input_size=6) | (3, 6)'),
     (lambda: from_flux(cell_of(Wh=ones(2, 6))), 'cells["Wh"] | 6 | 18 | 24 | 1 | 3 | 4 | hidden_size=6 | 2'),
     (lambda: from_flux(cell_of(Wh=ones(6))), 'cells["Wh"] | (gates*hidden_size, hidden_size) | (6,)'),
+    (lambda: from_flux(cell_of(b=ones(2))), 'cells["bias"] | (3*hidden_size=6,) | (2,)'),
     (lambda: from_flux(cell_of(b=np.ones(6))), 'TypeError cells["bias"] | float32 | cells["Wi"] | float64'),
+    (lambda: from_flux(cell_of(b=np.ones(6, "f2"))), 'TypeError cells["bias"] | float32 | float64 | float16'),
     (lambda: from_flux([cell_of()] * 2), 'cells[1]["Wi"] | (3*hidden_size=6, input_size=2) | (6, 3)'),
     (lambda: from_flux([cell_of(), cell_of(drop=["b"])]), "cells[1] | 2 | gru | missing: bias"),
+    (lambda: from_flux(cell_of(), activation="relu"), 'activation | mode="gru" | relu'),
     (lambda: from_flux(VANILLA, activation="elu"), "activation | tanh | relu | elu"),
     (lambda: from_flux([]), "TypeError cells | mapping | list"),
     (lambda: from_flux("Wi"), "TypeError cells | mapping | list | str"),

@@ -57,12 +57,42 @@ def arguments_of(kind, direction="forward", dtype="float32"):
     return drawn(directions, peepholes, dtype) | attributes | {"direction": direction}, cell
 
 
+def by_onnx_runtime(arguments, **inputs):
+    """Y, Y_h and Y_c of an operator."""
+    onnx, runtime = needs("onnx"), needs("onnxruntime")
+    helper, arrays = onnx.helper, {name: arguments[name] for name in "WRBP" if name in arguments}
+    attributes = {name: value for name, value in arguments.items() if name not in arrays} | {"hidden_size": H}
+    names = ["X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", *(["P"] if "P" in arrays else [])]
+    node = helper.make_node("LSTM", names, ["Y", "Y_h", "Y_c"], "lstm", **attributes)
+    kinds = {name: onnx.TensorProto.INT32 if name == "sequence_lens" else onnx.TensorProto.FLOAT for name in inputs}
+    given = [helper.make_tensor_value_info(name, kinds[name], array.shape) for name, array in inputs.items()]
+    wanted = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("Y", "Y_h", "Y_c")]
+    constants = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph([node], "graph", given, wanted, constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = runtime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, inputs)
+
+
+@pytest.mark.parametrize(("kind", "direction"), pairs(BY_DEFAULT, DIRECTIONS))
+def test_operator_gives_what_onnx_runtime_gives(kind, direction):
+    arguments, cell = arguments_of(kind, direction)
+    rng, states = np.random.default_rng(1), (DIRECTIONS[direction], N, H)
+    x = rng.uniform(-2, 2, (T, N, INPUT)).astype(np.float32)
+    h, c = (rng.uniform(-1, 1, states).astype(np.float32) for _ in range(2))
+    lengths = np.array(LENGTHS, np.int32)
+    expected = by_onnx_runtime(arguments, X=x, sequence_lens=lengths, initial_h=h, initial_c=c)
+    node = from_onnx("LSTM", **arguments)
+    assert node.net.desc.mode == cell
+    for name, ours, other in zip(("y", "hy", "cy"), node.infer(x, h, c, lengths=LENGTHS), expected, strict=True):
+        assert_close(name, ours, other, "float32")
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_round_trip_gives_the_same_bits(kind, direction):
     arguments, cell = arguments_of(kind, direction, "float64")
     node = from_onnx("LSTM", **arguments)
-    assert node.net.desc.mode == cell
     (back,) = to_onnx(node.net, reverse=node.reverse)
     again = from_onnx(**back)
     assert again.net.desc == node.net.desc and again.reverse == node.reverse
@@ -104,8 +134,10 @@ def ones(*shape):
 
 BOTH = dict(direction="bidirectional")
 NAMES = "Sigmoid, Tanh, Relu, Affine, LeakyRelu, ThresholdedRelu, ScaledTanh, HardSigmoid, Elu, Softsign, Softplus"
+W_SHAPE = "(num_directions=1, 4*hidden_size=8, input_size=3)"
 REFUSED = [
     (chosen("Tanh Tanh"), f"activations | 3 of {NAMES} | op_type='LSTM' | ['Tanh', 'Tanh']"),
+    (chosen("Sigmoid Tanh Swish"), "activations | 3 of Sigmoid | Swish"),
     (chosen("Sigmoid Tanh Tanh Relu Tanh Tanh", **BOTH), "activations | 3 of Sigmoid | 'Relu'"),
     (
         chosen("LeakyRelu Tanh Tanh LeakyRelu Tanh Tanh", [0.1, 0.2], **BOTH),
@@ -115,7 +147,10 @@ REFUSED = [
     (chosen("Sigmoid Affine Tanh", [0.1]), "activation_beta | 1 numbers | Affine | ()"),
     (chosen("ThresholdedRelu Elu Tanh"), "activation_alpha | 2 numbers | ThresholdedRelu, Elu | ()"),
     (dict(input_forget=1, P=ones(1, 3 * H)), "P | zeros | input_forget=1"),
+    (dict(P=ones(1, 5)), "P | (num_directions=1, 3*hidden_size=6) | (1, 5)"),
+    (dict(input_forget=1, W=ones(1, 6, 3)), f"W | {W_SHAPE} | (1, 6, 3)"),
     (dict(input_forget=2), "input_forget | 0 | 1 | 2"),
+    (dict(clip=1.0, input_forget=1), "clip | None | 1.0"),
 ]
 SLOPE = "mode, ActivatedLSTM's candidate, alpha | finite | 0 | -0.1"
 

@@ -2,11 +2,12 @@
 
 import os
 import warnings
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from messages import says
-from onnx_models import INPUT, NETS, H, N, T, helper, layer_of, model, node_of, onnx, tensors, written
+from onnx_models import INPUT, NETS, H, N, T, helper, layer_of, model, node_of, onnx, run, tensors, written
 from optional import needs
 from tolerances import assert_close, assert_same_bits
 
@@ -36,16 +37,32 @@ def assert_refused(path, *facts, kind=ValueError, **options):
         load_onnx(path, **options)
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_states_and_lengths_that_the_model_computes_are_named(kind, tmp_path):
-    arguments, states = layer_of(NETS[kind](), reverse=True), ["initial_h", "initial_c"][: 1 + (kind == "lstm")]
-    inputs = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, "N", H]) for name in states]
+# Models that load
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", NETS)
+def test_operator_in_a_file_gives_what_onnx_runtime_gives(kind, bidirectional, reverse, tmp_path):
+    net, reverse = NETS[kind](bidirectional=bidirectional), reverse and not bidirectional
+    arguments = layer_of(net, reverse=reverse)
+    names = ["Y", "Y_h", "Y_c"][: 2 + net.desc.has_cell_state]
+    states = ["initial_h", "initial_c"][: 1 + net.desc.has_cell_state]
+    rng, shapes = np.random.default_rng(1), [(T, N, INPUT), *[(net.desc.num_directions, N, H)] * len(states)]
+    x, *initial = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes)
+    inputs = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["D", "N", H]) for name in states]
     inputs.append(helper.make_tensor_value_info("sequence_lens", onnx.TensorProto.INT32, ["N"]))
-    node = node_of(arguments, "the node", ["sequence_lens", *states])
-    (node,) = load_onnx(saved(tmp_path, [node], tensors(arguments), inputs)).values()
-    computed = ("lengths", *("hx", "cx")[: len(states)])
-    assert (node.computed, node.inputs, node.reverse) == (computed, computed, True)
-    assert_is_the_network(node, NETS[kind]())
+    made = model([node_of(arguments, "the node", ["sequence_lens", *states], names)], tensors(arguments), inputs)
+    made.graph.output.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names[1:])
+    path = written(tmp_path / "model.onnx", made)
+    lengths = [5, 1, 2, 4]
+    fed = {"X": x, "sequence_lens": np.array(lengths, np.int32), **dict(zip(states, initial, strict=True))}
+    expected = run(path, names, **fed)
+    (node,) = load_onnx(path).values()
+    assert node.computed == ("lengths", *("hx", "cx")[: len(states)]) and node.reverse == reverse
+    assert_is_the_network(node, net)
+    for name, found, other in zip(names, node.infer(x, *initial, lengths=lengths), expected, strict=False):
+        assert_close(name, found, other, "float32")
 
 
 def test_model_exported_by_pytorch_loads(tmp_path):
@@ -60,39 +77,51 @@ def test_model_exported_by_pytorch_loads(tmp_path):
     assert_close("y", stack_onnx(nodes).infer(x.numpy()).y, rnn(x)[0].detach().numpy(), "float32")
 
 
+def test_constants_of_every_kind_are_found(tmp_path):
+    net, own = rnnkit.GRU(INPUT, H, seed=0), np.ones((1, N, H), np.float32)
+    arguments = layer_of(net)
+    w, r, b = tensors(arguments)
+    nodes = [
+        helper.make_node("Constant", [], ["W"], value=w),
+        helper.make_node("Identity", ["kept"], ["R"]),
+        node_of(arguments, "gru", ["", "initial_h"], ["Y"]),
+    ]
+    r.name = "kept"
+    node = load_onnx(saved(tmp_path, nodes, [r, b, onnx.numpy_helper.from_array(own, "initial_h")]))["gru"]
+    assert_is_the_network(node, net)
+    assert_same_bits("hx", node.hx, own)
+    assert node.computed == () and node.lengths is None
+
+
 def constant(name, values):
     return onnx.numpy_helper.from_array(np.asarray(values), name)
 
 
 def test_weights_that_constants_give_are_folded(tmp_path):
-    """As exporters write them: cut, joined, and with more axes. A state may be a constant, too."""
-    net, own = rnnkit.GRU(INPUT, H, seed=0), np.ones((1, N, H), np.float32)
+    """As exporters write them: cut, joined, and with more axes."""
+    net = rnnkit.GRU(INPUT, H, seed=0)
     arguments = layer_of(net)
     w, r, b = (arguments[name] for name in ("W", "R", "B"))
     make = helper.make_node
     nodes = [
         make("Slice", ["w_and_more", "first", "last", "rows"], ["w_rows"]),
         make("Unsqueeze", ["w_rows", "first"], ["W"]),
-        make("Constant", [], ["r_kept"], value=constant("", r[0].T.copy())),
-        make("Identity", ["r_kept"], ["r_turned"]),
         make("Transpose", ["r_turned"], ["r"], perm=[1, 0]),
         make("Reshape", ["r", "r_shape"], ["R"]),
         make("Split", ["b_twice"], ["b", "unread"], axis=0, num_outputs=2),
         make("Mul", ["b", "two"], ["double"]),
         make("Concat", ["double"], ["joined"], axis=0),
         make("Cast", ["joined"], ["B"], to=onnx.TensorProto.FLOAT),
-        node_of(arguments, "gru", ["", "initial_h"], ["Y"]),
+        node_of(arguments, "gru", outputs=["Y"]),
     ]
     constants = [
         constant("w_and_more", np.concatenate([w[0], w[0][:2]])), constant("first", np.array([0])),
-        constant("last", np.array([len(w[0])])), constant("rows", np.array([0])), constant("initial_h", own),
+        constant("last", np.array([len(w[0])])), constant("rows", np.array([0])), constant("r_turned", r[0].T.copy()),
         constant("r_shape", np.array(r.shape)), constant("b_twice", np.concatenate([b / 2, b])),
         constant("two", np.float32(2)),
     ]  # fmt: skip
-    node = load_onnx(written(tmp_path / "model", model(nodes, constants, opset=18)))["gru"]
-    assert_is_the_network(node, net)
-    assert_same_bits("hx", node.hx, own)
-    assert node.computed == () and node.lengths is None
+    path = written(tmp_path / "model", model(nodes, constants, opset=18))
+    assert_is_the_network(load_onnx(path)["gru"], net)
 
 
 @pytest.mark.parametrize("value", [0, 1])
@@ -173,6 +202,16 @@ def test_unsupported_node_that_is_not_asked_for_is_skipped(tmp_path):
     assert_refused(path, "'clipped'", "from_onnx: clip", None)
 
 
+def test_float64_model_loads(tmp_path):
+    net = rnnkit.LSTM(INPUT, H, seed=0, dtype="float64")
+    arguments = layer_of(net)
+    path = saved(tmp_path, [node_of(arguments)], tensors(arguments))
+    assert_is_the_network(load_onnx(path)["lstm"], net)
+
+
+# Data outside of the file
+
+
 def external(folder, **changed):
     """A model whose tensors are in "data", beside it; `changed` is said of W's."""
     path = simple(folder)
@@ -231,6 +270,26 @@ def test_external_data_outside_of_folder_or_file_are_refused(said, facts, tmp_pa
     assert_refused(external(outside(tmp_path), **said), "'lstm'", *facts)
 
 
+# Files that are refused
+
+
+def test_file_cut_off_anywhere_is_refused(tmp_path):
+    path = simple(tmp_path)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert_refused(path, "ONNX model", "cut-off")
+
+
+def test_text_folders_and_missing_files_are_refused(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("no model\n" * 100)
+    assert_refused(text, "ONNX model", "cut-off")
+    with pytest.raises(FileNotFoundError):
+        load_onnx(tmp_path / "none")
+    assert_refused(tmp_path, "regular file", "folder")
+
+
 def test_model_without_a_recurrent_operator_is_refused(tmp_path):
     nodes = [helper.make_node("Relu", ["X"], ["Z"]), helper.make_node("Abs", ["Z"], ["Y"])]
     assert_refused(saved(tmp_path, nodes, []), "RNN, GRU, LSTM or DynamicQuantizeLSTM", "Abs, Relu")
@@ -238,9 +297,12 @@ def test_model_without_a_recurrent_operator_is_refused(tmp_path):
 
 
 UNFIT = [
+    (dict(clip=2.5), ["from_onnx: clip", None, 2.5]),
+    (dict(input_forget=2), ["from_onnx: input_forget", 0, 1, 2]),
+    (dict(direction="up"), ["from_onnx: direction", "'forward'", "'reverse'", "'bidirectional'", "'up'"]),
+    (dict(activations=["Sigmoid", "Swish", "Tanh"]), ["from_onnx: activations", "3 of Sigmoid, Tanh, Relu, ", "Swish"]),
     (dict(output_sequence=1), ["attribute output_sequence"]),
     (dict(hidden_size="two"), ["RNNDescriptor: hidden_size", "int", "str"]),
-    (dict(direction="up"), ["from_onnx: direction", "'forward'", "'up'"]),
     (dict(sources=["", "", "", "", "extra"]), ["9 inputs", "LSTM", 8]),
 ]
 
@@ -258,6 +320,28 @@ def test_weights_that_the_model_computes_are_refused(name, tmp_path):
     assert_refused(path, "'lstm'", f"{name} from '{name}'", "constants")
     node = helper.make_node("LSTM", ["X", "", "R"], ["Y"], "lstm")
     assert_refused(saved(tmp_path, [node], constants), "'lstm'", "no input W")
+
+
+def test_weights_of_other_dtypes_or_sizes_are_refused(tmp_path):
+    arguments = layer_of()
+    w, r, b = tensors(arguments)
+    half = onnx.numpy_helper.from_array(arguments["W"].astype(np.float16), "W")
+    path = saved(tmp_path, [node_of(arguments)], [half, r, b])
+    assert_refused(path, "'lstm'", "from_onnx: W", "float32", "float64", "float16")
+    w.dims[2] += 1
+    assert_refused(saved(tmp_path, [node_of(arguments)], [w, r, b]), "'lstm'", "cannot reshape array of size 24")
+
+
+def test_damaged_file_loads_or_is_refused(tmp_path):
+    whole = np.frombuffer(simple(tmp_path).read_bytes(), np.uint8)
+    rng, loaded = np.random.default_rng(0), []
+    for _ in range(500):
+        damaged = whole.copy()
+        damaged[rng.integers(whole.size, size=3)] = rng.integers(256, size=3)
+        (tmp_path / "damaged").write_bytes(damaged.tobytes())
+        with suppress(ValueError):
+            loaded.append(load_onnx(tmp_path / "damaged"))
+    assert 50 < len(loaded) < 450
 
 
 def test_name_that_is_no_text_has_replacement_characters(tmp_path):

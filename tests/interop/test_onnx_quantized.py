@@ -82,6 +82,16 @@ def test_weights_are_what_the_operator_stores(shape, weights, tmp_path):
     assert_same_bits("y", node.prepare().infer(x).y[:, 0], node.net.infer(x).y)
 
 
+def test_steps_and_streams_have_the_bits_of_the_sequence(tmp_path):
+    node = load_onnx(saved(tmp_path, operator()))["q"]
+    x = np.random.default_rng(1).normal(size=(T, N, INPUT)).astype("f4")
+    y, stream, states = node.infer(x).y[:, 0], node.stream(N), ()
+    for step, expected in zip(x, y, strict=True):
+        found, *states = node.step(step, *states)
+        assert_same_bits("step", found, expected)
+        assert_same_bits("stream", stream.step(step), expected)
+
+
 @pytest.mark.parametrize(
     ("name", "facts", "array"),
     [

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from combinations import nightly, pairs
+from messages import says
 from reference import pseudo_layer, run_sequence
 from refused import refusals
 from tolerances import assert_close, assert_same_bits
@@ -69,12 +70,9 @@ def test_operator_gives_what_the_documentation_says(kind, direction, dtype):
     del attributes["op_type"]
     X, W, R, B, h, c = drawn(op_type, DIRECTIONS[direction], dtype).values()
     expected = operator(op_type, attributes, X, W, R, B, LENGTHS, h, c)
-    node = from_onnx(op_type, W, R, B, hidden_size=H, **attributes)
-    zeros = {"hx": h * 0} | ({"cx": c * 0} if op_type == "LSTM" else {})
-    assert_same_bits("of omitted inputs", node.infer(X).y, node.infer(X, **zeros, lengths=[T] * N).y)
     X[np.arange(T)[:, None] >= LENGTHS] = np.nan  # padding
     states = {"hx": h} | ({"cx": c} if op_type == "LSTM" else {})
-    found = node.infer(X, **states, lengths=LENGTHS)
+    found = from_onnx(op_type, W, R, B, hidden_size=H, **attributes).infer(X, **states, lengths=LENGTHS)
     for name, one, other in zip(("y", "hy", "cy"), found, expected, strict=True):
         assert_close(name, one, other, dtype)
 
@@ -84,6 +82,18 @@ def test_operator_gives_what_the_documentation_says(kind, direction, dtype):
     assert_same_bits("Y", batch_major.y, found.y.transpose(2, 0, 1, 3))
     assert_same_bits("Y_h", batch_major.hy, found.hy.swapaxes(0, 1))
     assert_same_bits("Y_c", batch_major.cy, None if found.cy is None else found.cy.swapaxes(0, 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_omitted_inputs_are_zeros_and_whole_sequences(kind):
+    arguments = given(kind, "reverse") | {"B": None}
+    X, _, _, B, h, c = drawn(arguments["op_type"]).values()
+    node = from_onnx(**arguments)
+    assert node.net.desc.bias == "none"
+    arrays = X, arguments["W"], arguments["R"], B * 0
+    expected = operator(arguments["op_type"], arguments, *arrays, [T] * N, h * 0, c * 0)
+    for name, one, other in zip(("y", "hy", "cy"), node.infer(X), expected, strict=True):
+        assert_close(name, one, other, "float32")
 
 
 def test_given_states_replace_those_of_the_operator():
@@ -119,11 +129,11 @@ BY_DEFAULT = [nightly(kind) if kind in ("relu", "gru-before") else kind for kind
 @pytest.mark.parametrize("kind", CLASSES)
 def test_round_trip_gives_the_same_bits(kind, options):
     net = CLASSES[kind](**NETS[options])
-    layers = to_onnx(net)
-    zeros = [np.zeros((len(layer["W"]), 1, H), layer["W"].dtype) for layer in layers]  # which states are anyway
-    back = stack_onnx([from_onnx(**layer, initial_h=state) for layer, state in zip(layers, zeros, strict=True)])
+    back = stack_onnx([from_onnx(**layer) for layer in to_onnx(net)])
     assert back.desc == net.desc
     assert_same_bits("weights", back.weights, net.weights)
+    back.weights[:] = 0
+    assert net.weights.any()
 
 
 @pytest.mark.parametrize("options", [{"bias": "input"}, {"bias": "recurrent"}, {"input_mode": "skip"}])
@@ -135,7 +145,12 @@ def test_single_biases_and_skipped_inputs_give_the_same_results(kind, options):
     assert_close("y", node.infer(x).y, net.infer(x).y.reshape(T, N, 2, H).swapaxes(1, 2), "float32")
 
 
-def test_arrays_may_be_lists():
+def test_arrays_are_copied_and_may_be_lists():
+    arguments = given("lstm")
+    node = from_onnx(**arguments)
+    before = node.net.weights.copy()
+    arguments["W"][:] = 0
+    assert_same_bits("weights", node.net.weights, before)
     lists = given("gru", W=np.ones((1, 6, 3)).tolist(), R=np.ones((1, 6, 2)).tolist(), B=None)
     assert from_onnx(**lists).net.desc.dtype == "float64"
 
@@ -205,35 +220,6 @@ TO_ONNX = [
 ]
 
 
-LAYERS = [from_onnx(**layer) for layer in to_onnx(rnnkit.LSTM(3, 4, num_layers=2, seed=0))]
-WIDER, OWN = from_onnx(**to_onnx(rnnkit.LSTM(5, 4))[0]), dict(hx=ones(1, 1, 4), cx=ones(1, 1, 4) * 0, lengths=[3])
-STACKS = [
-    ([LAYERS[0], WIDER], "nodes[1].net.desc | RNNDescriptor('lstm', 4, 4) | RNNDescriptor('lstm', 5, 4)"),
-    ([LAYERS[0], LAYERS[1]._replace(reverse=True)], "nodes[1].reverse | False | True"),
-    ([LAYERS[0]._replace(**OWN), LAYERS[1]], "nodes[0] | hx | lengths"),
-    ([], "nodes | OnnxNode | none"),
-    (LAYERS[0], "TypeError nodes | list of OnnxNode | rnnkit.interop.onnx_node.OnnxNode"),
-    ([LAYERS[0].net], "TypeError nodes | list of OnnxNode | list"),
-]
-NODE, REVERSE = from_onnx(**given("lstm")), from_onnx(**given("lstm", "reverse"))
-COMPUTED, X = from_onnx(**given("gru"))._replace(computed=("hx", "lengths")), ones(T, N, INPUT)
-UNPREPARED, ONE_WAY = "node.plan | node.prepare()", "direction | forward | infer"
-STEPS = [
-    (lambda: NODE.step(X[0]), UNPREPARED),
-    (lambda: REVERSE.prepare().step(X[0]), ONE_WAY),
-    (lambda: NODE._replace(computed=("cx",)).prepare().step(X[0]), "cx | computes | None"),
-]
-STREAMS = [
-    (lambda: NODE.stream(2), UNPREPARED),
-    (lambda: REVERSE.prepare().stream(2), ONE_WAY),
-    (lambda: NODE._replace(hx=ones(1, N, H)).prepare().stream(2), "hx | zeros | step | hx=None"),
-]
-INFER_COMPUTED = [
-    (lambda: COMPUTED.infer(X, lengths=[T] * N), "hx | model | None"),
-    (lambda: COMPUTED.infer(X, ones(1, N, H)), "lengths | model | None"),
-]
-
-
 def infer(layout, changed):
     node = from_onnx(**given("lstm", "reverse"), layout=layout)
     return node.infer(**{"x": ones(N, T, INPUT) if layout else ones(T, N, INPUT)} | changed)
@@ -241,20 +227,41 @@ def infer(layout, changed):
 
 @refusals(
     from_onnx=[(partial(from_onnx, **given(kind) | more), text) for kind, more, text in FROM_ONNX],
-    infer=[*((partial(infer, layout, changed), text) for layout, changed, text in INFER), *INFER_COMPUTED],
+    infer=[(partial(infer, layout, changed), text) for layout, changed, text in INFER],
     to_onnx=TO_ONNX,
-    stack_onnx=[(partial(stack_onnx, nodes), text) for nodes, text in STACKS],
-    step=STEPS,
-    stream=STREAMS,
 )
 def test_unfit_operators_inputs_and_networks_are_refused(call, kind, expected):
     with pytest.raises(kind, match=expected):
         call()
 
 
-def test_computed_states_that_are_given_are_taken():
-    h = np.zeros((1, N, H), np.float32)
-    assert_same_bits("y", COMPUTED.infer(X, h, lengths=[T] * N).y, COMPUTED._replace(computed=()).infer(X).y)
+def assert_refused(pattern, call, *args, kind=ValueError, **kwargs):
+    with pytest.raises(kind, match=pattern):
+        call(*args, **kwargs)
+
+
+def test_computed_states_must_be_given():
+    node = from_onnx(**given("gru"))._replace(computed=("hx", "lengths"))
+    x, h = ones(T, N, INPUT), np.zeros((1, N, H), np.float32)
+    assert_refused(says("infer: hx", "model", None), node.infer, x, lengths=[T] * N)
+    assert_refused(says("infer: lengths", "model", None), node.infer, x, h)
+    assert_same_bits("y", node.infer(x, h, lengths=[T] * N).y, node._replace(computed=()).infer(x).y)
+
+
+def test_unfit_layers_of_a_stack_are_refused_by_number():
+    nodes = [from_onnx(**layer) for layer in to_onnx(rnnkit.LSTM(3, 4, num_layers=2, seed=0))]
+    other = from_onnx(**to_onnx(rnnkit.LSTM(5, 4))[0])
+    expected = says("stack_onnx: nodes[1].net.desc", "RNNDescriptor('lstm', 4, 4)", "RNNDescriptor('lstm', 5, 4)")
+    assert_refused(expected, stack_onnx, [nodes[0], other])
+    expected = says("stack_onnx: nodes[1].reverse", False, True)
+    assert_refused(expected, stack_onnx, [nodes[0], nodes[1]._replace(reverse=True)])
+    own = nodes[0]._replace(hx=ones(1, 1, 4), cx=ones(1, 1, 4) * 0, lengths=[3])
+    assert_refused(says("stack_onnx: nodes[0]", "hx", "lengths"), stack_onnx, [own, nodes[1]])
+    stack_onnx([nodes[0]._replace(hx=ones(1, 1, 4) * 0), nodes[1]])
+    assert_refused(says("stack_onnx: nodes", "OnnxNode", "none"), stack_onnx, [])
+    for wrong in (nodes[0], [nodes[0].net]):
+        expected = says("stack_onnx: nodes", "list", "OnnxNode", wrong.__class__.__name__)
+        assert_refused(expected, stack_onnx, wrong, kind=TypeError)
 
 
 def test_arrays_are_converted_without_onnx():
@@ -284,3 +291,17 @@ def test_prepared_node_has_the_same_results_and_steps(kind, layout):
     stream, whole = plain.stream(N), plain.infer(x).y
     for t in range(T):
         np.testing.assert_array_equal(stream.step(steps[t]), whole[:, t, 0] if layout else whole[t, 0])
+
+
+def test_steps_that_a_node_does_not_have_are_refused():
+    node, own = from_onnx(**given("lstm")), np.ones((1, N, H), np.float32)
+    x = drawn("LSTM")["X"][0]
+    for function, call in (("step", lambda node: node.step(x)), ("stream", lambda node: node.stream(2))):
+        with pytest.raises(ValueError, match=says(f"{function}: node.plan", "node.prepare()")):
+            call(node)
+        with pytest.raises(ValueError, match=says(f"{function}: direction", "forward", "infer")):
+            call(from_onnx(**given("lstm", "reverse")).prepare())
+    with pytest.raises(ValueError, match=says("stream: hx", "zeros", "step", "hx=None")):
+        node._replace(hx=own).prepare().stream(2)
+    with pytest.raises(ValueError, match=says("step: cx", "computes", "None")):
+        node._replace(computed=("cx",)).prepare().step(x)

@@ -170,11 +170,16 @@ def test_wrong_arguments_are_named_at_trace_time(call, kind, expected):
         call()
 
 
-def test_marks_that_contradict_each_other_are_named_when_the_program_runs():
+def test_wrong_values_are_named_when_the_program_runs():
     run = jax.jit(lambda **options: rnn(GRU, W, X, **options).y)
-    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
-        run(resets=jnp.ones((T, N)), mask=jnp.zeros((T, N))).block_until_ready()
-    assert "resets[0, 0] must be 0 where mask is 0" in str(caught.value)
+    for options, text in (
+        (dict(lengths=jnp.full(N, 7)), "lengths[0] must be in 0..seq_len=6, got 7"),
+        (dict(resets=jnp.ones((T, N)), mask=jnp.zeros((T, N))), "resets[0, 0] must be 0 where mask is 0"),
+    ):
+        with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+            run(**options).block_until_ready()
+        assert text in str(caught.value)
+    assert not run().any()  # the next call works
 
 
 def test_sizes_must_be_known():

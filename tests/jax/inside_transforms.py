@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+import threading
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from combinations import nightly, weekly
 from jax.test_util import check_grads
@@ -78,10 +80,12 @@ def test_mapped_options_and_seeds():
     assert_same(jax.vmap(of_x)(xs), stacked([of_x(x) for x in xs]))
 
 
-@pytest.mark.parametrize("kind", ["lstm", *map(nightly, KINDS[1:-1])])
+@EACH
 def test_loops_branches_and_checkpoints(kind):
     """A scan around calls of one step, a branch, and a call that is run again in backward."""
-    case = Case(kind)
+    case = Case(kind, states=kind != "side inputs")
+    if kind == "side inputs":
+        return
     w, x, hx, cx = case.given
 
     def steps(w, x):
@@ -114,6 +118,20 @@ def test_derivatives_of_every_order_and_mode(kind, options):
     case = Case(kind, "float64", options)
     w, x, hx, cx = case.given
     check_grads(lambda w, x: case.loss(w, x, hx, cx), (w, x), 2, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["gru", *(weekly(one) for one in KINDS if one != "gru")])
+def test_jacobians_and_hessians(kind):
+    case = Case(kind, "float64")
+    w, x, hx, cx = case.given
+    output = lambda x: case.run(w, x, hx, cx).y  # noqa: E731
+    assert_close(jax.jacfwd(output)(x), jax.jacrev(output)(x))
+    loss = lambda x: case.loss(w, x, hx, cx)  # noqa: E731
+    forward_over_reverse, reverse_over_reverse = jax.hessian(loss)(x), jax.jacrev(jax.grad(loss))(x)
+    assert_close(forward_over_reverse, reverse_over_reverse)
+    direction = jnp.asarray(np.random.default_rng(0).normal(size=x.shape))
+    numeric = (jax.grad(loss)(x + 1e-6 * direction) - jax.grad(loss)(x - 1e-6 * direction)) / 2e-6
+    assert_close(jnp.tensordot(forward_over_reverse, direction, x.ndim), numeric, 1e-7)
 
 
 EXPORTED = """
@@ -167,6 +185,18 @@ def test_gradients_of_sharded_batches_are_summed_over_the_devices():
     command = [sys.executable, "-c", TWO_DEVICES]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.stdout == "2\n", done.stderr[-2000:]
+
+
+def test_many_threads_call_at_once():
+    case = Case("lstm")
+    run = jax.jit(lambda w, x: jax.grad(case.loss)(w, x, *case.given[2:]))
+    expected, found = run(*case.given[:2]), []
+    threads = [threading.Thread(target=lambda: found.extend(run(*case.given[:2]) for _ in range(20))) for _ in range(6)]
+    [one.start() for one in threads]
+    [one.join() for one in threads]
+    assert len(found) == 120
+    for one in found:
+        assert_same(one, expected)
 
 
 ONE_CORE = """

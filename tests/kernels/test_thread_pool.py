@@ -8,18 +8,19 @@ import numba
 import numpy as np
 import pytest
 from compiled import for_python
-from messages import raises
+from messages import says
 
 from rnnkit_kernels.machine import sync, thread_pool
 from rnnkit_kernels.machine.arguments import types_of
 from rnnkit_kernels.machine.bound import values_of
 from rnnkit_kernels.machine.jit import inner, kernel
-from rnnkit_kernels.machine.partition import next_block, split_team
-from rnnkit_kernels.machine.sync import Team, barrier, join, post_call
+from rnnkit_kernels.machine.partition import next_block, num_claims, split_team
+from rnnkit_kernels.machine.sync import Team, barrier, join, load, post_call, post_progress, wait_for_progress
 from rnnkit_kernels.machine.thread_pool import bound  # without the check of `conftest`
 
 pytestmark = pytest.mark.cores(2)
 
+_add, _pause, _wait = sync._add, sync._pause, sync._wait
 MUCH, LITTLE, BRIEF = 10**13, 10**7, 10**6  # multiply-adds: the caller waits for workers half of what they take
 
 
@@ -91,6 +92,16 @@ def test_only_large_work_is_shared(two_threads, work, expected):
     assert seen.tolist() == [expected] * 2 and like[0] == 0
 
 
+def test_every_call_runs_the_code_of_its_types():
+    """Whatever was called before: other code would take an array for what it is not."""
+    for seen in (np.zeros(1), np.zeros(1, np.int64), np.zeros(1, np.float32), np.zeros((1, 1))):
+        thread_pool.run(_sign, 1, seen)
+        assert seen.item() == 1
+        seen[:] = 0
+        bound(_sign_bound, 1, seen)(seen)
+        assert seen.item() == 1
+
+
 def test_last_argument_of_another_type_is_noticed():
     call = thread_pool.bound(_sign_bound, 1, np.zeros(2))
     call(np.zeros(2))
@@ -142,6 +153,75 @@ def test_independent_tasks_have_their_own_teams(wanted, size, tasks, split):
         expected = [[0, tasks, thread_id, size] for thread_id in range(size)]
     assert seen[:, :4].tolist() == expected
     assert not seen[:, 5].any()
+
+
+@kernel
+def _follow(written, seen, thread_id, size, sync):
+    """The first of two teams writes row after row, slowly; `seen` is what the second finds there."""
+    post_call(sync, thread_id, size)
+    team = join(sync, thread_id, size)
+    tasks, own = split_team(2, True, team)
+    for row in range(len(written)):
+        if tasks.start == 1:
+            wait_for_progress(team, row + 1)
+            seen[row, own.thread_id] = written[row].sum()
+            continue
+        for _ in range(own.thread_id * 100):
+            _pause()
+        written[row, own.thread_id] = 1
+        barrier(own)
+        if own.thread_id == 0:
+            post_progress(team, row + 1)
+    barrier(team)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_team_waits_for_the_progress_of_another(wanted, size):
+    """Also in a second call, where the first one's last progress is void."""
+    wanted(size)
+    for _ in range(2):
+        seen = np.zeros((300, size // 2))
+        thread_pool.run(_follow, MUCH, np.zeros((300, size // 2)), seen)
+        assert np.all(seen == size // 2)
+
+
+@kernel
+def _claim(seen, done, count, grain, slow, thread_id, size, sync):
+    """Rows of `seen`: by whom, counted from 1, each item was worked on in a round; `done` is how many, of all threads.
+
+    The slow thread does nothing behind its first block of a round until all the others are done with all the rest.
+    """
+    post_call(sync, thread_id, size)
+    team = join(sync, thread_id, size)
+    for number in range(len(seen)):
+        for claim in range(num_claims(count, grain, team)):
+            block = next_block(claim, count, grain, team)
+            for item in range(block.start, block.stop):
+                seen[number, item] = 10 * seen[number, item] + thread_id + 1
+            _add(done, number, block.stop - block.start)
+            spins = 0
+            while thread_id == slow and block.start < block.stop and load(done, number) < count:
+                spins = _wait(spins)
+        barrier(team)
+
+
+def _shares(count, size):
+    return np.searchsorted(np.arange(size + 1) * count // size, np.arange(count), side="right")
+
+
+@pytest.mark.parametrize(("count", "grain"), [(0, 3), (1, 3), (7, 3), (64, 8), (100, 1), (9, 0), (0, 0)])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_every_item_is_claimed_by_one_thread(wanted, size, count, grain):
+    """In every round and call, whoever comes late: without a grain by its owner."""
+    wanted(size)
+    for slow in range(-1, size if size > 1 else 0):
+        seen = np.zeros((50, count))
+        thread_pool.run(_claim, MUCH, seen, np.zeros(50, np.int64), count, grain, slow)
+        assert np.all((seen >= 1) & (seen <= size))
+        if grain == 0:
+            assert np.array_equal(seen, np.broadcast_to(_shares(count, size), seen.shape))
+        elif slow >= 0:  # what is left of its share is stolen
+            assert np.all((seen == slow + 1).sum(axis=1) <= grain)
 
 
 @pytest.mark.parametrize("passed", [0, 3, 2**43 - 1, 2**43 + 1])
@@ -210,29 +290,29 @@ def test_number_of_threads_is_numbas(threads_as_before):
     assert thread_pool.wanted_size() == 1
 
 
-@kernel
-def _posts(sync, seen):
-    post_call(sync, 0, 2)
+def test_kernel_of_a_team_cannot_be_called_directly():
+    with pytest.raises(TypeError, match=says("_sign", "thread_pool.run(_sign, work, ...)")):
+        _sign(np.zeros(1), 0, 1, np.zeros(sync.sync_size(1), np.int64))
 
 
-def _declared(parameters):
-    exec(f"def wrong({parameters}): pass", made := {})
-    kernel(made["wrong"])
+@pytest.mark.parametrize("call", [thread_pool.run, thread_pool.bound])
+def test_kernel_without_a_team_is_refused(call):
+    with pytest.raises(TypeError, match=says("serve:", "thread_id, size and sync", "sync, known, most_spins")):
+        call(sync.serve, 1, 0, 0)
 
 
-SYNC, MISPLACED = np.zeros(sync.sync_size(1), np.int64), "wrong: thread_id, size and sync | got"
-REFUSED = [
-    (lambda: _sign(np.zeros(1), 0, 1, SYNC), "_sign | thread_pool.run(_sign, work, ...)"),
-    (lambda: thread_pool.run(sync.serve, 1, 0, 0), "serve: | thread_id, size and sync | sync, known, most_spins"),
-    (lambda: thread_pool.bound(sync.serve, 1, 0, 0), "serve: | thread_id, size and sync | sync, known, most_spins"),
-    (lambda: _declared("thread_id, sync, size"), f"{MISPLACED} thread_id, sync, size"),
-    (lambda: _declared("thread_id, size, sync, seen"), f"{MISPLACED} thread_id, size, sync, seen"),
-    (lambda: _declared("thread_id, size"), f"{MISPLACED} thread_id, size"),
-    (lambda: _posts(SYNC, 1), "post_call: | thread_id, size and sync"),
-]
+@pytest.mark.parametrize("last", ["thread_id, sync, size", "thread_id, size, sync, seen", "thread_id, size"])
+def test_misplaced_parameters_of_a_team_are_refused(last):
+    made = {}
+    exec(f"def wrong({last}): pass", made)
+    with pytest.raises(TypeError, match=says("wrong: thread_id, size and sync", f"got {last}")):
+        kernel(made["wrong"])
 
 
-@pytest.mark.parametrize(("call", "text"), REFUSED)
-def test_misuse_of_a_team_is_refused(call, text):
-    with raises(TypeError, text):
-        call()
+def test_post_call_outside_of_a_team_is_refused():
+    @kernel
+    def posts(sync, seen):
+        post_call(sync, 0, 2)
+
+    with pytest.raises(TypeError, match=says("post_call:", "thread_id, size and sync")):
+        posts(np.zeros(sync.sync_size(1), np.int64), 1)

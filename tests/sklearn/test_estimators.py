@@ -1,10 +1,13 @@
 """The estimators within scikit-learn: its own checks, clones, pickles, searches, pipelines; and their documentation."""
 
+import inspect
+import io
 import pickle
 
 import numpy as np
 import pytest
 from docstring_rules import assert_documents_its_parameters, assert_typed, section
+from optional import needs
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -58,11 +61,38 @@ def fitted(**settings):
     return RNNClassifier(**{"hidden_size": 8, "epochs": 5, "random_state": 0} | settings).fit(X, y), X
 
 
-def test_pickle_predicts_and_learns_on():
+@pytest.mark.parametrize("make", [RNNClassifier, RNNRegressor])
+def test_clone_has_the_settings_and_no_model(make):
+    own = make(mode="lstm", hidden_size=3, num_layers=2, bidirectional=True, dropout=0.5, pooling="max", epochs=7)
+    copy = clone(own)
+    assert copy.get_params() == own.get_params()
+    assert copy.get_params()["hidden_size"] == 3 and copy.get_params()["pooling"] == "max"
+    assert not hasattr(copy, "network_")
+
+
+def test_settings_are_kept_as_they_were_given():
+    names = set(inspect.signature(RNNClassifier.__init__).parameters) - {"self"}
+    assert names - set(inspect.signature(RNNRegressor.__init__).parameters) == {"class_weight"}
+    for make in RNNClassifier, RNNRegressor:
+        given = {name: object() for name in inspect.signature(make.__init__).parameters if name != "self"}
+        found = make(**given).get_params()
+        assert all(found[name] is value for name, value in given.items())
+    defaults = RNNRegressor().get_params()
+    assert {name: value for name, value in RNNClassifier().get_params().items() if name != "class_weight"} == defaults
+
+
+@pytest.mark.parametrize("how", ["pickle", "joblib"])
+def test_pickle_predicts_and_learns_on(how):
     model, X = fitted(dropout=0.2)
     y = model.predict(X)
     model.partial_fit(X, y)  # the optimizer's moments travel too
-    again = pickle.loads(pickle.dumps(model))
+    if how == "pickle":
+        again = pickle.loads(pickle.dumps(model))
+    else:
+        joblib = needs("joblib")
+        file = io.BytesIO()
+        joblib.dump(model, file)
+        again = joblib.load(io.BytesIO(file.getvalue()))
     assert_same_bits("probabilities", again.predict_proba(X), model.predict_proba(X))
     assert_same_bits("after a call", again.partial_fit(X, y).predict_proba(X), model.partial_fit(X, y).predict_proba(X))
     assert again.loss_curve_ == model.loss_curve_ and len(again.loss_curve_) == 7
@@ -73,12 +103,24 @@ def test_noisy_cell_learns_by_its_seed_and_can_be_copied():
     model, X = fitted(mode=cell, epochs=20)
     y = toy()[1]
     assert model.score(X, y) > 0.9 and model.network_.desc.mode == cell
+    assert_same_bits("again", model.predict_proba(X), model.predict_proba(X))
     assert_same_bits("the same seed", fitted(mode=cell, epochs=20)[0].predict_proba(X), model.predict_proba(X))
     assert clone(model).get_params()["mode"] == cell
     again = pickle.loads(pickle.dumps(model))
     assert_same_bits("a pickle", again.predict_proba(X), model.predict_proba(X))
     grid = {"mode": ["gru", cell, RegularizedLSTM(zoneout=0.1)], "epochs": [2]}
     assert len(GridSearchCV(RNNClassifier(random_state=0), grid, cv=2).fit(X, y).cv_results_["params"]) == 3
+
+
+def test_search_in_two_processes_gives_the_same_bits():
+    X, y = toy()
+    grid = {"hidden_size": [1, 8], "pooling": ["last", "mean"]}
+    search, alone = (
+        GridSearchCV(RNNClassifier(epochs=10, random_state=0), grid, cv=3, n_jobs=jobs).fit(X, y) for jobs in (2, None)
+    )
+    assert search.best_score_ > 0.9
+    assert_same_bits("scores", search.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
+    assert_same_bits("probabilities", search.predict_proba(X), alone.predict_proba(X))
 
 
 @pytest.mark.parametrize("make", [list, lambda X: np.array([*X, None], object)[:-1], tuple])

@@ -6,7 +6,6 @@ import numba
 import numpy as np
 import pytest
 import threadpoolctl
-from combinations import pairs
 from messages import says
 from optional import needs
 from tolerances import assert_close, assert_same_bits
@@ -34,7 +33,8 @@ def assert_same_model(one, other):
     assert_same_bits("readout", one.readout_, other.readout_)
 
 
-@pytest.mark.parametrize(("mode", "pooling"), pairs(MODES, POOLINGS[::-1], each=1))
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("mode", MODES)
 def test_waves_are_told_apart(mode, pooling):
     X, y = waves(240)
     model = RNNClassifier(mode=mode, pooling=pooling, hidden_size=16, epochs=40, random_state=0).fit(X[:180], y[:180])
@@ -137,9 +137,11 @@ def test_loss_is_the_mean_over_samples():
 
 
 def test_readout_has_its_own_seed():
-    models = (RNNClassifier(hidden_size=2, epochs=1, learning_rate=0.0, random_state=seed) for seed in (0, 1))
-    one, other = (model.fit(*waves(10)).readout_ for model in models)
-    assert (one != other).all()
+    X, y = waves(10)
+    one, other = (
+        RNNClassifier(hidden_size=2, epochs=1, learning_rate=0.0, random_state=seed).fit(X, y) for seed in (0, 1)
+    )
+    assert (one.readout_ != other.readout_).all()
 
 
 def test_fit_begins_anew():
@@ -193,6 +195,12 @@ def test_class_weights_multiply_sample_weights():
     assert "c" not in given.predict(X)
 
 
+def test_class_weight_moves_the_decision():
+    X, y = np.ones((40, 2, 1)), np.arange(40) % 2  # one sequence for both classes: only shares can be learned
+    model = RNNClassifier(class_weight={1: 3.0}, hidden_size=2, epochs=200, batch_size=40, random_state=0).fit(X, y)
+    assert model.predict_proba(X[:1])[0] == pytest.approx([0.25, 0.75], abs=0.01)
+
+
 def test_early_stop_returns_to_the_best_epoch():
     X, y = waves(80)
     y = np.where(np.arange(80) % 3, y, np.random.default_rng(0).integers(3, size=80))  # a third cannot be learned
@@ -217,8 +225,11 @@ def test_validation_part_has_shares_of_all_classes(fraction):
     assert np.abs(np.bincount(classes[held_out], minlength=3) - fraction * np.array([50, 30, 20])).max() <= 1
     others = fitting.split(classes, fraction, np.random.default_rng(1))[1]
     assert others.tolist() != held_out.tolist()
-    parts = fitting.split(np.zeros(2, int), fraction, np.random.default_rng(0))
-    assert [*map(len, parts)] == [1, 1]  # both have a sample
+
+
+@pytest.mark.parametrize(("samples", "fraction", "sizes"), [(2, 0.99, [1, 1]), (5, 0.01, [4, 1])])
+def test_both_parts_have_a_sample(samples, fraction, sizes):
+    assert [*map(len, fitting.split(np.zeros(samples, int), fraction, np.random.default_rng(0)))] == sizes
 
 
 def test_validation_part_is_not_trained_on():
@@ -274,6 +285,12 @@ def test_features_are_standardized_or_not():
     assert_same_model(scaled, raw)
     constant = [np.concatenate([sequence, np.full((len(sequence), 1), 0.1)], axis=1) for sequence in X]
     assert scaled.fit(constant, y).feature_scale_[2] == 1
+
+
+def test_single_class_is_always_predicted():
+    X, _ = waves(10)
+    model = RNNClassifier(hidden_size=2, epochs=1).fit(X, ["only"] * 10)
+    assert model.predict(X).tolist() == ["only"] * 10 and model.predict_proba(X).tolist() == [[1.0]] * 10
 
 
 @pytest.mark.parametrize("early_stopping", [False, True])

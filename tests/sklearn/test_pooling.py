@@ -12,7 +12,7 @@ from rnnkit import training
 from rnnkit.sklearn import model as module
 from rnnkit.sklearn.model import Model
 from rnnkit.sklearn.pooling import POOLINGS, pool
-from rnnkit.sklearn.sequences import from_list
+from rnnkit.sklearn.sequences import Sequences, from_list
 
 LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 MODES = {"lstm": rnnkit.LSTM, "gru": rnnkit.GRU, "rnn_tanh": rnnkit.RNN}
@@ -99,6 +99,33 @@ def test_mean_of_single_numbers_ignores_other_sequences():
     for row in range(3):
         alone = pool("mean", np.ascontiguousarray(y[:, row : row + 1]), y[:1, :1], lengths[:1], 1).values
         assert_same_bits("mean", alone, whole[row : row + 1])
+
+
+def test_first_of_equal_outputs_is_the_maximum():
+    y = np.array([[[1.0, -2.0]], [[1.0, -1.0]], [[0.0, -1.0]], [[0.0, 0.0]]])
+    found = pool("max", y, np.zeros((1, 1, 2)), np.array([3]), 1)
+    assert found.values.tolist() == [[1.0, -1.0]]
+    assert found.steps.tolist() == [[[0, 1]]]
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_padding_is_never_read(pooling):
+    lengths = np.array([2, 5, 1])
+    arrays, starts, numbers = sequences_of(lengths, 2), np.array([1, 4, 10]), np.array([0, 1, 2])
+    together = from_list("test", arrays)
+    wild = np.concatenate([np.full((1, 2), np.nan) if i % 2 == 0 else arrays[i // 2] for i in range(7)])
+    apart = Sequences(wild, starts, lengths)
+    assert np.isnan(apart.batch()).any()
+    model = make(rnnkit.GRU(2, 3, bidirectional=True, seed=0, dtype="float64"), 2, pooling)
+    assert_same_bits("scores", model.scores(apart), model.scores(together))
+    assert_same_bits("steps", apart.valid(), together.steps)
+
+    def gradient_of(sequences):
+        model.find_gradient(sequences, numbers, lambda scores, _: (0.0, scores), 0)
+        return [array.copy() for array in model.gradients]
+
+    for actual, expected in zip(gradient_of(apart), gradient_of(together), strict=True):
+        assert_same_bits("gradient", actual, expected)
 
 
 def test_dropout_keeps_the_mean():

@@ -27,6 +27,7 @@ SETTINGS = [
     ("hidden_size", 0, ValueError, [1, 0]),
     ("hidden_size", 2.0, TypeError, ["int", "float"]),
     ("num_layers", 0, ValueError, [1, 0]),
+    ("num_layers", True, TypeError, ["int", "bool"]),
     ("epochs", 0, ValueError, [1, 0]),
     ("batch_size", -1, ValueError, [1, -1]),
     ("n_iter_no_change", 0, ValueError, [1, 0]),
@@ -64,10 +65,13 @@ SEQUENCES = [
     ([X[0], np.ones(3)], ValueError, "X[1]", ["(seq_len, num_features=2)", "X[0]", (3,), COLUMN]),
     ([np.ones(3), np.ones(2)], ValueError, "X[0]", ["(seq_len, num_features)", (3,), COLUMN]),
     ([X[0], np.ones((3, 1))], ValueError, "X[1]", ["(seq_len, num_features=2)", "X[0]", (3, 1)]),
+    ([np.ones((1, 2, 3))], ValueError, "X[0]", ["(seq_len, num_features)", (1, 2, 3)]),
     ([X[0], np.ones((0, 2))], ValueError, "X[1]", ["step", "feature", (0, 2)]),
     ([X[0], np.ones((2, 2), complex)], TypeError, "X[1]", ["real numbers", "complex128"]),
     ([X[0], None], TypeError, "X[1]", ["real numbers", "object"]),
+    ([X[0], [["a", "b"]]], TypeError, "X[1]", ["real numbers", "<U1"]),
     ([X[0], nan_at((1, 0))], ValueError, "X[1]", ["finite", "nan", [1, 0]]),
+    ([X[0], np.full((1, 2), -np.inf)], ValueError, "X[1]", ["finite", "-inf", [0, 0]]),
     (np.ones((4, 0, 2)), ValueError, "X", [ROWS, (4, 0, 2)]),
     (np.ones((4, 2, 0)), ValueError, "X", [ROWS, (4, 2, 0)]),
     (np.stack([nan_at((2, 1))] * 4), ValueError, "X", ["finite", "nan", [0, 2, 1]]),
@@ -94,23 +98,33 @@ def scaled(factor):
 
 RAW = RNNClassifier(epochs=1, hidden_size=2, standardize=False)
 HELD_OUT = RNNRegressor(early_stopping=True)
-MASKED, CUBE, BALANCED = np.ma.ones((4, 3, 2)), np.ones((4, 1, 1)), RNNClassifier(class_weight="balanced")
+MASKED = np.ma.ones((4, 3, 2))
 ARGUMENTS = [
     (lambda: RNNClassifier(mode="elman").fit(X, Y), "RNNDescriptor: mode | lstm | 'elman'"),
     (lambda: RNNClassifier().fit([X[0], [[1, 2], [3]]], Y[:2]), "fit: X[1] | array of numbers"),
     (lambda: RNNClassifier().fit(MASKED, Y), "TypeError fit: X | numpy.ma.MaskedArray | X.filled(0) | lengths"),
-    (lambda: RNNClassifier().fit([MASKED[0]] * 4, Y), "TypeError fit: X[0] | numpy.ma.MaskedArray | X[0].filled(0)"),
+    (lambda: RNNClassifier().fit(MASKED[..., 0], Y), "TypeError fit: X | numpy.ma.MaskedArray | X.filled(0) | lengths"),
+    (
+        lambda: RNNClassifier().fit([np.ma.ones((3, 2))] * 4, Y),
+        "TypeError fit: X[0] | numpy.ma.MaskedArray | X[0].filled(0) | lengths",
+    ),
     (lambda: begun().predict(np.ones((2, 4, 3))), "predict: X | num_features=2 | fit | 3"),
     (lambda: begun().predict_proba([np.ones((4, 3))]), "predict_proba: X | num_features=2 | fit | 3"),
     (lambda: begun().partial_fit(np.ones((4, 4, 3)), Y), "partial_fit: X | num_features=2 | fit | 3"),
     (lambda: begun().predict(X[0]), "predict: X | (seq_len, num_features=2) | 3 dimensions | fit | (3, 2) | [X]"),
     (lambda: RAW.fit(scaled(1e60), Y), 'fit: X | float32 | 1e+60 | dtype="float64"'),
     (lambda: RNNClassifier().fit(scaled(1e200), Y), "fit: X | standard deviation | inf"),
-    (lambda: RNNRegressor().fit(X, CUBE), "fit: y | (num_samples,) | (num_samples, num_targets) | (4, 1, 1)"),
+    (
+        lambda: RNNRegressor().fit(X, np.ones((4, 1, 1))),
+        "fit: y | (num_samples,) | (num_samples, num_targets) | (4, 1, 1)",
+    ),
     (lambda: RNNRegressor().partial_fit(X, np.ones((4, 2))).partial_fit(X, Y), "partial_fit: y | num_targets=2 | 1"),
     (lambda: RNNClassifier().partial_fit(X, Y), "partial_fit: classes | first call | None | numpy.unique(y)"),
     (lambda: begun().partial_fit(X, Y, classes=[0, 1, 2]), "partial_fit: classes | first call | [0, 1] | [0, 1, 2]"),
-    (lambda: BALANCED.partial_fit(X, Y, [0, 1]), "partial_fit: class_weight | None | dict | balanced | sample_weight"),
+    (
+        lambda: RNNClassifier(class_weight="balanced").partial_fit(X, Y, classes=[0, 1]),
+        "partial_fit: class_weight | None | dict | balanced | sample_weight",
+    ),
     (lambda: HELD_OUT.partial_fit(X, Y), "partial_fit: early_stopping | False | True"),
     (lambda: HELD_OUT.fit(X[:1], Y[:1]), "fit: X | 2 samples | 1 | early_stopping=False"),
     (lambda: HELD_OUT.fit(X, Y, [0, 1, 0, 0]), "fit: X | 2 samples | 1 | early_stopping=False"),
@@ -145,6 +159,20 @@ TARGETS = [
 def test_unfit_arguments_are_refused(call, kind, expected):
     with pytest.raises(kind, match=expected):
         call()
+
+
+@MAKES
+def test_messages_of_scikit_learn_are_kept(make):
+    with pytest.raises(ValueError, match=f"{make.__name__} requires y to be passed, but the target y is None"):
+        make().fit(X, None)
+    with pytest.raises(ValueError, match="Input y contains NaN"):
+        make().fit(X, [0, 1, float("nan"), 1])
+    with pytest.raises(NotFittedError, match=f"{make.__name__} instance is not fitted yet"):
+        make().predict(X)
+    with pytest.raises(NotFittedError, match="RNNClassifier instance is not fitted yet"):
+        RNNClassifier().predict_proba(X)
+    with pytest.raises(ValueError, match="Unknown label type: continuous"):
+        RNNClassifier().fit(X, [0.5, 1.5, 2.5, 3.5])
 
 
 def test_refused_calls_do_not_bind_later_ones():

@@ -12,40 +12,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
+from clock import Trial
 
 HERE = Path(__file__).parent
 LONGEST = 60.0  # seconds of work in one process, so that a long run starts many
 LIMIT = 600.0  # seconds on top of the work before a process counts as hung; loads and compiles on a busy machine fit
 _SHOWN = 6000  # characters of what a failed process wrote
 _NO_NEWS = ("-W", "ignore:the matrix subclass:PendingDeprecationWarning")  # which is an argument all the same
-
-
-class Trial:
-    """What a test, or a process that it starts, works with: rounds until the time is spent, `rng`, and a tally."""
-
-    def __init__(self, tally, seconds, seed):
-        self.tally, self._end = tally, time.monotonic() + seconds
-        self.seed, self.rng = seed, np.random.default_rng(seed)
-
-    @property
-    def seconds_left(self):
-        return max(self._end - time.monotonic(), 0.0)
-
-    def rounds(self, least=1, most=None):
-        """Number the rounds from 0 until the time is spent, or until there were `most`; at least `least`."""
-        number = 0
-        while number < least or (self.seconds_left > 0 and number != most):
-            yield number
-            number += 1
-
-    def count(self, **tried):
-        """Add to what is printed at the end: calls, threads, forks, inputs, bytes, ..."""
-        self.tally.update(tried)
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def run_children(trial, work, **options):
@@ -89,15 +66,67 @@ def _wait(process, limit, meanwhile, rng):
         process.wait(30)
         return None
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its own children that hang, too
-        process.wait()
+        if process.poll() is None:
+            process.kill()
+        _kill_group(process.pid)
+
+
+def _kill_group(leader):
+    """End what a process has left behind: its own children that hang."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        fields = _fields(status)
+        if fields and int(fields[2]) == leader:
+            _kill(int(status.parent.name))
+
+
+def _kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 def _named(status):
     if status is None:
         return "no end (killed)"
     return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+
+
+def _fields(path):
+    """Fields of /proc/.../stat behind the name: state, parent, group, ...; empty for a process that is gone."""
+    try:
+        return path.read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def cpu_seconds(pid):
+    fields = _fields(Path(f"/proc/{pid}/stat"))
+    return (int(fields[11]) + int(fields[12])) / _TICKS if fields else 0.0
+
+
+def _running(pid):
+    return any(_fields(stat)[:1] in (["R"], ["D"]) for stat in Path(f"/proc/{pid}/task").glob("*/stat"))
+
+
+def exit_status_of_fork(pid, idle=60.0, cpu=300.0):
+    """Wait for a forked child; one that sleeps for `idle` seconds without using the CPU, or spins, hangs: None.
+
+    A busy machine cannot make a child that works look like one that hangs, however slow it is.
+    """
+    used, since = -1.0, time.monotonic()
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        now = cpu_seconds(pid)
+        if now != used or _running(pid):
+            used, since = now, time.monotonic()
+        if time.monotonic() - since > idle or now > cpu:
+            os.kill(pid, signal.SIGABRT)  # faulthandler writes where it hangs
+            os.waitpid(pid, 0)
+            return None
+        time.sleep(0.002)
 
 
 def main():

@@ -7,8 +7,9 @@ import os
 from collections import Counter
 
 import pytest
-from child import Trial, run_child
-from work import compile_every_kernel
+from child import run_child
+from clock import Trial
+from warm import compile_every_kernel
 
 _TALLY = pytest.StashKey[Counter]()
 _SHARES = pytest.StashKey[float]()

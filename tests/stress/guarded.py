@@ -134,18 +134,57 @@ def _touching(values, at_end, offset=0):
     return _filled(part.view(values.dtype).reshape(values.shape), values)
 
 
+def _gaps(values, axis):
+    shape = list(values.shape)
+    shape[axis] = max(2 * shape[axis] - 1, 0)
+    index = [slice(None)] * values.ndim
+    index[axis] = slice(None, None, 2)
+    return _filled(np.empty(shape, values.dtype)[tuple(index)], values)
+
+
+def _reversed(values, axes):
+    return np.flip(np.flip(values, axes).copy(), axes)
+
+
+def _broadcast(values, rng):
+    """The first of the values along some axes, with stride 0: the only form that changes what the values are."""
+    first = tuple(slice(0, 1) if rng.random() < 0.5 else slice(None) for _ in values.shape)
+    return np.broadcast_to(values[first].copy(), values.shape) if values.size else values
+
+
 def _read_only(values):
     found = _touching(values, True)
     found.flags.writeable = False
     return found
 
 
-FORMS = {
+def _window(values):
+    around = np.empty([size + 3 for size in values.shape], values.dtype)
+    return _filled(around[tuple(slice(1, -2) for _ in values.shape)], values)
+
+
+def _misaligned(values, rng, at_end):
+    return _touching(values, at_end, int(rng.integers(1, max(values.itemsize, 2))))
+
+
+# The first ones are contiguous, as a weight buffer has to be.
+CONTIGUOUS = {
     "plain": lambda values, rng: values.copy(),
     "at the end": lambda values, rng: _touching(values, True),
     "at the start": lambda values, rng: _touching(values, False),
-    "misaligned": lambda values, rng: _touching(values, True, int(rng.integers(1, max(values.itemsize, 2)))),
+    "misaligned at the end": lambda values, rng: _misaligned(values, rng, True),
+    "misaligned at the start": lambda values, rng: _misaligned(values, rng, False),
     "read-only": lambda values, rng: _read_only(values),
+}
+FORMS = CONTIGUOUS | {
+    "Fortran": lambda values, rng: np.asfortranarray(values.copy()),
+    "batch-major": lambda values, rng: values.swapaxes(0, -2 % values.ndim).copy().swapaxes(0, -2 % values.ndim),
+    "gaps in the last axis": lambda values, rng: _gaps(values, -1),
+    "gaps in the first axis": lambda values, rng: _gaps(values, 0),
+    "reversed": lambda values, rng: _reversed(values, tuple(range(values.ndim))),
+    "first axis reversed": lambda values, rng: _reversed(values, 0),
+    "broadcast": _broadcast,
+    "window": lambda values, rng: _window(values),
 }
 
 
@@ -154,3 +193,34 @@ def place(values, rng, forms=FORMS):
     form = str(rng.choice(list(forms)))
     guard.at_end = bool(rng.random() < 0.7)
     return forms[form](np.asarray(values), rng), form
+
+
+def root(array):
+    """The array that owns the memory, gaps included."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def snapshot(values):
+    """The bytes of all arrays, with what lies between their elements."""
+    return [root(value).tobytes() for value in values if isinstance(value, np.ndarray)]
+
+
+def poison(workspace):
+    """Fill what a workspace's memory has put by for later calls with NaN; its arrays are void then.
+
+    That is what a copy of the memory would hold: laid-out calls refer to row numbers, which are everybody's.
+    """
+    found = {id(root(array)): root(array) for array in _arrays(workspace.memory.arena.__getstate__())}
+    for array in found.values():
+        array.view(np.uint8)[...] = _FILL
+    return len(found)
+
+
+def _arrays(value):
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _arrays(one)

@@ -1,7 +1,6 @@
 """Problems of several sizes with their right results: what threads, forks and interrupted calls are compared with."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -9,8 +8,6 @@ from oracle import DTYPES, assert_same, random_problem, right
 from problems import CELLS, Problem
 
 import rnnkit
-from rnnkit.commands.warmup import compile_kernels, networks
-from rnnkit.descriptor.descriptor import HOST_DTYPES, MODES
 
 # Small ones that one thread does alone, and ones whose work is shared by units, by rows, by layers and by directions.
 SHAPES = (
@@ -96,23 +93,24 @@ def callers(rng, count, shapes=SHAPES):
 @contextmanager
 def threads_that_go_on(function, count):
     """Threads that call `function(rng)` again and again; what they raise is raised here."""
-    stop = threading.Event()
+    stop, errors = threading.Event(), []
 
     def run(seed):
         rng = np.random.default_rng(seed)
-        while not stop.is_set():
-            function(rng)
-
-    with ThreadPoolExecutor(max(count, 1)) as pool:
-        running = [pool.submit(run, seed) for seed in range(count)]
         try:
-            yield
-        finally:
-            stop.set()
-    for one in running:
-        one.result()
+            while not stop.is_set():
+                function(rng)
+        except BaseException as error:
+            errors.append(error)
 
-
-def compile_every_kernel(trial):
-    for desc in networks(MODES, HOST_DTYPES):
-        compile_kernels(desc)
+    running = [threading.Thread(target=run, args=(seed,)) for seed in range(count)]
+    for thread in running:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in running:
+            thread.join()
+    if errors:
+        raise errors[0]

@@ -102,6 +102,16 @@ def train(comm):
         np.save(sys.argv[2], np.append(w, sums[-1]))
 
 
+def too_many_ranks(comm):
+    with aborting(comm):
+        shard(comm.size - 1, comm)
+
+
+def unequal_shards(comm):
+    rows = shard(8, comm)
+    say(comm, rows.start, rows.stop)
+
+
 def cores(comm):
     say(comm, share_cores(comm))
 
@@ -145,6 +155,19 @@ def interrupted(comm):
         if comm.rank == 1:
             raise KeyboardInterrupt
         wait_for_all(comm)
+
+
+def wrong_buffers(comm):
+    for dw in (np.zeros(3, int), np.zeros(6)[::2], np.zeros((2, 3)).T, np.broadcast_to(0.0, 3), [0.0], np.float64(1)):
+        for function in (allreduce_gradients, broadcast_weights):
+            try:
+                function(dw, comm)
+            except (TypeError, ValueError) as error:
+                say(comm, type(error).__name__, error)
+    try:
+        broadcast_weights(np.zeros(3), comm, root=comm.size)
+    except ValueError as error:
+        say(comm, type(error).__name__, error)
 
 
 def ending(comm):
