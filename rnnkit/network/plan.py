@@ -11,7 +11,7 @@ from rnnkit.call import checks
 from rnnkit.call.options import CUPY, NUMPY, REDUCED, CallOptions, check, marks_of_step, options_of, unsupported
 from rnnkit.call.side_inputs import with_inputs
 from rnnkit.call.steps import with_rows
-from rnnkit.common.arrays import Array, copy_of, library_of
+from rnnkit.common.arrays import Array, copy_of, library_of, not_an_array
 from rnnkit.common.numbers import MAX_SIZE
 from rnnkit.descriptor.descriptor import RNNDescriptor, check_descriptor
 from rnnkit.descriptor.states import concatenate_states, learned_states, split_states
@@ -289,7 +289,7 @@ def checked_options(desc: RNNDescriptor, w: Any, precision: Precision | None) ->
     """Check the arguments of `prepare`, and return its options."""
     check_descriptor("prepare", desc)
     if library_of(w) is None:
-        raise wrong_type("prepare", "w", "a numpy.ndarray or a cupy.ndarray", w)
+        raise not_an_array("prepare", "w", "a numpy.ndarray or a cupy.ndarray", w)
     checks.weights("prepare", w, desc, w)
     options = options_of("prepare", desc, 0, 0, precision=precision)
     if precision is not None:
