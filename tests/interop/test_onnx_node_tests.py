@@ -20,7 +20,7 @@ def standard():
     def expect(node, inputs, outputs, name):
         found[name] = node, inputs, outputs
 
-    # They compute with NumPy, whose BLAS may raise "invalid value" for what it computes beside the operands and drops.
+    # They compute with NumPy, which at times warns of invalid values where all results are finite (numpy issue 24067).
     with pytest.MonkeyPatch.context() as patch, np.errstate(invalid="ignore"):
         node_tests = import_module("onnx.backend.test.case.node")
         patch.setattr(node_tests, "expect", expect)
