@@ -67,6 +67,11 @@ class Layer(NamedTuple):
         return max(self.input_work + self.step_work, 1)
 
     @property
+    def input_weights(self) -> int:
+        """Words of W."""
+        return self.input_work // form_of(self.precision).per_word
+
+    @property
     def recurrent_weights(self) -> int:
         """Words of the largest product with R in a step."""
         largest = max(product.rows.size * product.depth for product in self.products[1:-2])

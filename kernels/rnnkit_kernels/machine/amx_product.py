@@ -44,16 +44,26 @@ def tiles_of(count):
 
 
 @inner
+def _are_in_order(numbers, positions):
+    """Return whether the row numbers at these positions follow each other."""
+    first, differences = numbers[positions.start], 0
+    for i in range(positions.stop - positions.start):
+        differences |= numbers[positions.start + i] - first - i
+    return differences == 0
+
+
+@inner
 def _product(c, a, rows, packed, words, vectors, bias, overwrite, reverse_panels):
     not_inlined()
     count = rows.stop - rows.start
     tiles, height = tiles_of(count)
     configure_registers(packed, height)
+    in_order = _are_in_order(c.rows, rows)
     for i in range(vectors.stop - vectors.start):
         vector = vectors.stop - 1 - i if reverse_panels else vectors.start + i
         for number in range(tiles):
             own = partition(count, number, tiles)
             positions = Range(rows.start + own.start, rows.start + own.stop)
             k = Range(0, words)
-            tile(REGISTERS, c, a, positions, rows.start, packed, words, vector, k, bias, overwrite, 0, height)
+            tile(REGISTERS, c, a, positions, rows.start, packed, words, vector, k, bias, overwrite, 0, height, in_order)
     release_registers(packed)

@@ -14,14 +14,19 @@ _SUMS = 4  # registers of sums: 2 of rows by 2 gates, or 1 by 4
 class AmxTile(Tile):
     """Emits C[rows, :] = start + A[rows] . panel, over all k.
 
-    The last argument before the columns is the `height`, the rows of a register, for which `configure_function` has
-    configured them. With more rows than that there is a second register of rows. Rows of A beyond these may be
-    anything, but must be readable.
+    The last arguments before the columns are the `height`, the rows of a register, for which `configure_function` has
+    configured them, and whether the rows of C follow each other. With more rows than the height there is a second
+    register of rows, the last `height`; rows that are in both are computed twice, with the same result.
+
+    Sums of bfloat16 start from C or the bias. The registers load and store them in C itself, unless its rows are not in
+    order or it ends within the panel: then they are copied to memory of the function, and back. Sums that are scaled
+    start from 0, and vector registers scale them and add C.
     """
 
     def __init__(self, module, form, real, bits, gates):
         super().__init__(module, form, real, bits, gates, NARROW)
         self.name = f"{NAME}{self.suffix}{form.name}_{gates}_registers"
+        self.is_scaled = form.has_scales or form.scales_rows
 
     def function(self):
         """Emit the tile function into the module, and return it."""
@@ -30,11 +35,12 @@ class AmxTile(Tile):
         builder = ir.IRBuilder(function.append_basic_block("entry"))
         self.rows, self.depth, a, a_rows, self.lda, b, ldb, *rest = function.args
         (self.c, self.c_rows, self.ldc, self.bias, self.overwrite, width, _, _, *rest) = rest
-        self.columns, self.height = rest[-self.gates :], rest[-self.gates - 1]
-        self.scales = rest[:2] if self.form.has_scales else []
+        (*self.scales, self.height, in_order), self.columns = rest[: -self.gates], rest[-self.gates :]
+        self.second = builder.sub(self.rows, self.height)  # first row of the second register
         self.a = self._row(builder, a, a_rows, self.lda, I64(0))
         self._find_weights(builder, I64(0), width, b, ldb)
         self.is_whole, self.mask = builder.icmp_signed(">=", width, I64(self.lanes)), self._mask(builder, width)
+        self.is_in_place = builder.and_(self.is_whole, builder.trunc(in_order, ir.IntType(1)))
         self.memory = builder.alloca(ir.ArrayType(I32, _SUMS * TILE_ROWS * TILE_WORDS))
         self.memory.align = VECTOR_BYTES
         with builder.if_else(builder.icmp_signed(">", self.rows, self.height)) as sides:
@@ -43,19 +49,46 @@ class AmxTile(Tile):
                     size = _SUMS // registers
                     for first in range(0, self.gates, size):
                         self.group = range(first, min(first + size, self.gates))
-                        self._prefetch_c(builder)
-                        self._multiply(builder, registers)
-                        self._write(builder, registers)
+                        self._block(builder, registers)
         builder.ret_void()
         return function
 
-    def _multiply(self, builder, registers):
-        """Sum the group's products in registers, and store these in the memory."""
+    def _block(self, builder, registers):
+        """Compute the group's columns of C, with so many registers of rows."""
         sums = [*range(registers * len(self.group))]
-        for number in sums:
-            emit(builder, "tilezero", number)
+        places = [self._bytes(builder, self._place(builder, number, I64(0))) for number in sums]
+        stride = I64(4 * TILE_WORDS)
+        if self.is_scaled:
+            self._prefetch_c(builder)
+            for number in sums:
+                emit(builder, "tilezero", number)
+        else:
+            with builder.if_then(builder.not_(self.is_in_place)):
+                self._copy(builder, registers, is_start=True)
+            first = [self._row(builder, self.c, self.c_rows, self.ldc, row) for row in (I64(0), self.second)[:registers]]
+            bias = [*self._columns(builder, self.bias)] * registers
+            own = [pointer for row in first for pointer in self._columns(builder, row)]
+            of_c = builder.mul(self.ldc, I64(4))
+            start = builder.select(self.is_in_place, builder.select(self.overwrite, I64(0), of_c), stride)
+            stride = builder.select(self.is_in_place, of_c, stride)
+            for number, place in enumerate(places):
+                pointer = builder.select(self.overwrite, bias[number], own[number])
+                pointer = builder.select(self.is_in_place, self._bytes(builder, pointer), place)
+                emit(builder, "tileloadd64", number, pointer, start)
+                places[number] = builder.select(self.is_in_place, self._bytes(builder, own[number]), place)
+        self._multiply(builder, registers)
+        for number, place in enumerate(places):
+            emit(builder, "tilestored64", number, place, stride)
+        if self.is_scaled:
+            self._write(builder, registers)
+        else:
+            with builder.if_then(builder.not_(self.is_in_place)):
+                self._copy(builder, registers, is_start=False)
+
+    def _multiply(self, builder, registers):
+        """Add the group's products to the sums in registers."""
         stride = builder.mul(self.lda, I64(4))
-        second = builder.mul(self.lda, self.height)
+        second = builder.mul(self.lda, self.second)
         with _range(builder, I64(0), self.depth, TILE_WORDS) as (k, _):
             a = builder.gep(self.a, [k])
             panels = [*self._panel_columns(builder, k)]
@@ -67,12 +100,32 @@ class AmxTile(Tile):
                         start = builder.gep(a, [second]) if row else a
                         emit(builder, "tileloadd64", of_a, self._bytes(builder, start), stride)
                     emit(builder, f"tdp{self.form.tiles}", row * len(panels) + place, of_a, own)
-        for number in sums:
-            place = builder.gep(self.memory, [I64(0), I64(number * TILE_ROWS * TILE_WORDS)])
-            emit(builder, "tilestored64", number, self._bytes(builder, place), I64(4 * TILE_WORDS))
+
+    def _place(self, builder, number, row):
+        """Return a pointer to a row of a register of sums in the memory."""
+        start = builder.add(builder.mul(row, I64(TILE_WORDS)), I64(number * TILE_ROWS * TILE_WORDS))
+        return builder.gep(self.memory, [I64(0), start])
+
+    def _copy(self, builder, registers, is_start):
+        """Copy what the group's sums start from to the memory, or the sums from there to C."""
+        for register in range(registers):
+            with _range(builder, I64(0), self.height) as (i, _):
+                row = builder.add(i, self.second) if register else i
+                places = [
+                    builder.bitcast(self._place(builder, register * len(self.group) + gate, i), self.vector.as_pointer())
+                    for gate in range(len(self.group))
+                ]
+                own = [*self._columns(builder, self._row(builder, self.c, self.c_rows, self.ldc, row))]
+                for place, pointer, bias in zip(places, own, self._columns(builder, self.bias), strict=True):
+                    if is_start:
+                        source = builder.select(self.overwrite, bias, pointer)
+                        builder.store(self._load(builder, source, self.mask), place, align=VECTOR_BYTES)
+                    else:
+                        self._store(builder, builder.load(place, align=VECTOR_BYTES), pointer, self.mask)
 
     def _write(self, builder, registers):
-        """Write the rows of C; without masks if the panel is whole, without reading C if it is overwritten."""
+        """Scale the sums and write the rows of C; without masks if the panel is whole, without reading C if it is
+        overwritten."""
         with builder.if_else(self.is_whole) as sides:
             for side, mask in zip(sides, (None, self.mask), strict=True):
                 with side, builder.if_else(self.overwrite) as cases:
@@ -86,30 +139,26 @@ class AmxTile(Tile):
                                 self._write_rows(builder, row, row == registers - 1, mask, overwrites, shared)
 
     def _write_rows(self, builder, register, is_last, mask, overwrites, shared):
-        """Write the rows of a register."""
+        """Write the rows of a register that are not in the first one."""
         start = self.height if register else I64(0)
         with _range(builder, start, self.rows if is_last else self.height) as (i, _):
             c, sums = self._row(builder, self.c, self.c_rows, self.ldc, i), []
-            first = builder.mul(builder.sub(i, start), I64(TILE_WORDS))
-            for place in range(len(self.group)):
-                place = I64((register * len(self.group) + place) * TILE_ROWS * TILE_WORDS)
-                pointer = builder.gep(self.memory, [I64(0), builder.add(first, place)])
+            for gate in range(len(self.group)):
+                row = builder.sub(i, self.second) if register else i
+                pointer = self._place(builder, register * len(self.group) + gate, row)
                 sums.append(builder.load(builder.bitcast(pointer, self.form.sum.as_pointer()), align=VECTOR_BYTES))
             pointers = [*self._columns(builder, c)]
             before = shared[-1] if overwrites else [self._load(builder, pointer, mask) for pointer in pointers]
-            if self.form.has_scales or self.form.scales_rows:
-                row = builder.gep(self.a, [builder.add(builder.mul(i, self.lda), I64(-1))])
-                scale = self._in_every_lane(builder, builder.load(row))
-            if self.form.scales_rows:
-                pairs = zip(sums, before, strict=True)
-                sums = [emit_fma(builder, total, scale, first) for total, first in pairs]
-            elif self.form.has_scales:
+            row = builder.gep(self.a, [builder.add(builder.mul(i, self.lda), I64(-1))])
+            scale = self._in_every_lane(builder, builder.load(row))
+            if self.form.has_scales:
                 for place, (own, offset) in enumerate(zip(*shared[:2], strict=True)):
                     total = builder.add(builder.bitcast(offset, self.form.sum), sums[place])
                     total = builder.sitofp(total, self.vector)
                     sums[place] = emit_fma(builder, total, builder.fmul(own, scale), before[place])
             else:
-                sums = [builder.fadd(*pair) for pair in zip(before, sums, strict=True)]
+                pairs = zip(sums, before, strict=True)
+                sums = [emit_fma(builder, total, scale, first) for total, first in pairs]
             for value, pointer in zip(sums, pointers, strict=True):
                 self._store(builder, value, pointer, mask)
 

@@ -21,7 +21,9 @@ from .jit import OPTIONS, inner
 from .registers import FEATURES, I32, I64, VECTOR_BYTES, emit_fma
 
 _I16 = ir.IntType(16)
-ROWS_AT_ONCE = 96  # of A, converted at once: enough that the time to read the panels does not matter
+# Of A, converted at once, so that the time to read the panels does not matter. On tile registers products of 384 rows take
+# 0.85 to 0.9 of the time that those of 192 take, of 96 1.15 (K = H = 512 to 1024), but their results leave the cache.
+ROWS_AT_ONCE = 192
 MAX_INT8 = 127  # of a signed byte
 MIN_BFLOAT16 = 2.0**-56  # smaller numbers are 0, so that no sum of products is subnormal: CPUs treat these differently
 MIN_MAGNITUDE = 2.0**-100  # of a row's largest number: a row of smaller ones is 0, since 127/largest could overflow

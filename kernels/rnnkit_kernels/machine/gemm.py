@@ -180,7 +180,7 @@ def _product(c, a, rows, packed, vectors, bias, overwrite, reverse_panels):
                     vector_ahead = number % (gates * units_of_tile(columns, FAR))
                     panel, gate = following + vector_ahead // gates, vector_ahead % gates
                     ahead = ((panel * depth + k.start) * gates + gate) * lanes
-                    tile(shape, c, a, positions, rows.start, packed, depth, vector, k, bias, begins, ahead, 0)
+                    tile(shape, c, a, positions, rows.start, packed, depth, vector, k, bias, begins, ahead, 0, False)
                 vector += units_of_tile(columns, shape)
 
 
@@ -285,5 +285,5 @@ def _tiles_in_place(c, a, rows, weights, vectors, bias, overwrite, units, most, 
         for number in range(tiles):
             some = partition(count, number, tiles)
             positions = Range(rows.start + some.start, rows.start + some.stop)
-            tile(shape, c, a, positions, 0, weights, weights.depth, vector, depth, bias, overwrite, 0, 0)
+            tile(shape, c, a, positions, 0, weights, weights.depth, vector, depth, bias, overwrite, 0, 0, False)
         vector += own

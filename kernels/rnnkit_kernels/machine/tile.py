@@ -28,8 +28,8 @@ def function_type(form, real, gates):
     pointer, indices = real.as_pointer(), I64.as_pointer()
     matrix, panels = [pointer, indices, I64], [pointer, I64]
     weights, scales = matrix if form.in_place else panels, [pointer, pointer] if form.has_scales else []
-    height = [I64] if form.tiles else []
-    fixed = [I64, I64, *matrix, *weights, *matrix, pointer, ir.IntType(1), I64, I64, pointer, *scales, *height]
+    of_registers = [I64, I64] if form.tiles else []
+    fixed = [I64, I64, *matrix, *weights, *matrix, pointer, ir.IntType(1), I64, I64, pointer, *scales, *of_registers]
     return ir.FunctionType(ir.VoidType(), fixed + [I64] * gates)
 
 

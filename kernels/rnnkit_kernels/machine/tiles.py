@@ -106,17 +106,18 @@ def _compile(like, columns, table):
 
 
 @intrinsic
-def tile(typingctx, shape, c, a, rows, first, packed, words, vector, k, bias, overwrite, ahead, height):
+def tile(typingctx, shape, c, a, rows, first, packed, words, vector, k, bias, overwrite, ahead, height, in_order):
     """C[rows, columns] = (bias if overwrite else C[rows, columns]) + A[rows - first, k] . panels[k].
 
     For one tile of registers, which starts at panel number `vector` of panels of so many `words`, a range of positions
     in C's row list and a range of words. A NARROW tile writes only the lanes within C's units; a FAR tile prefetches
-    panels from element `ahead` on. REGISTERS in place of a shape are tile registers of `height` rows.
+    panels from element `ahead` on. REGISTERS in place of a shape are tile registers of `height` rows; `in_order`: whether
+    the rows of C follow each other.
     """
     gates = len(packed.types[3])
 
     def generate(context, builder, signature, arguments):
-        shape, c, a, rows, first, packed, depth, vector, k, bias, overwrite, ahead, height = arguments
+        shape, c, a, rows, first, packed, depth, vector, k, bias, overwrite, ahead, height, in_order = arguments
         _, c_type, a_type, _, _, packed_type, _, _, _, bias_type, *_ = signature.args
         panels = packed_type.types[0]
         form, words = format_of(panels), storage_type(panels)
@@ -141,11 +142,12 @@ def tile(typingctx, shape, c, a, rows, first, packed, words, vector, k, bias, ov
             first, size = view_of(context, builder, panels.types[-1], own)
             first = builder.gep(first, [builder.sub(unit, columns[0])])
             scales = [first, builder.gep(first, [builder.udiv(size, I64(2))])]
+        of_registers = [height, builder.zext(in_order, I64)] if form.tiles else []
         values = [
             builder.sub(stop, start), builder.sub(end, begin), a_first, a_rows, lda, *weights, c_first, c_rows, ldc,
             data_pointer(context, builder, bias_type, bias, unit),
             builder.trunc(overwrite, ir.IntType(1)), builder.sub(units, unit), begin,
-            data_pointer(context, builder, words, array, ahead), *scales, *([height] if form.tiles else []), *columns,
+            data_pointer(context, builder, words, array, ahead), *scales, *of_registers, *columns,
         ]  # fmt: skip
         address = _entry(builder, panels, gates, shape)
         kind = function_type(form, context.get_value_type(kind), gates)
@@ -153,7 +155,7 @@ def tile(typingctx, shape, c, a, rows, first, packed, words, vector, k, bias, ov
         return context.get_dummy_value()
 
     i64 = types.int64
-    return types.void(i64, c, a, rows, i64, packed, i64, i64, k, bias, types.boolean, i64, i64), generate
+    return types.void(i64, c, a, rows, i64, packed, i64, i64, k, bias, types.boolean, i64, i64, types.boolean), generate
 
 
 @intrinsic
