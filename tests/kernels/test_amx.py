@@ -7,24 +7,39 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from compiled import for_python
 from installed import needs_installed
 from llvmlite import binding, ir
 from repository import SUPPORT
 
-from rnnkit_kernels.machine import amx
+from rnnkit.call.arena import Arena
+from rnnkit_kernels.machine import amx, gemm, packing, sync
 from rnnkit_kernels.machine.amx import TILE_ROWS
 from rnnkit_kernels.machine.amx_product import tiles_of
 from rnnkit_kernels.machine.amx_tile import AmxTile, configure_function, release_function
-from rnnkit_kernels.machine.formats import ROWS_AT_ONCE, Bfloat16Tiles, Int8Tiles
+from rnnkit_kernels.machine.formats import (
+    ROWS_AT_ONCE,
+    Bfloat16,
+    Bfloat16Tiles,
+    Bfloat16Wide,
+    Int8Tiles,
+    TiledBfloat16,
+)
+from rnnkit_kernels.machine.gemm import Packed
+from rnnkit_kernels.machine.matrix import Matrix, Range
 from rnnkit_kernels.machine.registers import VECTOR_BYTES
+from rnnkit_kernels.machine.sync import Team
+
+_product, _pack_columns = map(for_python, (gemm.product, packing.pack_columns))
 
 PLANS = """
 import hashlib, json, os, sys, warnings
 import numpy as np
 import rnnkit
-from rnnkit_kernels.machine import amx
+from rnnkit.call.arena import Arena
+from rnnkit_kernels.machine import amx, gemm, packing, sync
 
 SIZES = {
     "lstm": [(5, 5, 1, 0, 1), (64, 17, 1, 1, 1), (33, 100, 2, 0, 1), (96, 40, 1, 0, 1e18), (96, 40, 1, 0, 1e-25)],
@@ -96,15 +111,77 @@ def test_tile_registers_give_the_bits_of_vector_registers(tmp_path):
         assert run(script, "fork", NUMBA_CACHE_DIR=str(tmp_path / "real")) == found
 
 
-def test_registers_read_at_most_two_rows_beyond_the_last():
-    """For which there is scratch (`formats.scratch_words`)."""
+def test_registers_hold_the_rows_of_each_tile_and_no_others():
+    """A second register has the last rows, some of which the first may have too."""
     tiles_of_rows = for_python(tiles_of)
     for count in range(1, ROWS_AT_ONCE + 1):
         tiles, height = tiles_of_rows(count)
         for number in range(tiles):
             start, stop = count * number // tiles, count * (number + 1) // tiles
-            read = height * (1 + (stop - start > height))
-            assert height <= TILE_ROWS and stop - start <= 2 * height and start + read <= count + 2
+            assert height <= TILE_ROWS and height <= stop - start <= 2 * height
+
+
+def _flushed(values):
+    return np.where(np.abs(values) < 2.0**-126, np.copysign(np.float32(0), values), values)
+
+
+def _bfloat16_sums(start, a, b):
+    """What tile registers compute: for 32 factors at a time a chain of the even and one of the odd ones."""
+    total = _flushed(start)
+    for first in range(0, a.shape[1], 32):
+        chains = []
+        for half in range(2):
+            chain = np.zeros(start.shape, np.longdouble)
+            for k in range(first + half, min(first + 32, a.shape[1]), 2):
+                chain = (chain + a[:, k, None].astype(np.longdouble) * b[k]).astype(np.float32).astype(np.longdouble)
+            chains.append(chain.astype(np.float32))
+        total = _flushed(total + (chains[0] + chains[1]))
+    return total
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"), [(Bfloat16, Bfloat16Wide), *[(TiledBfloat16, Bfloat16Tiles)] * amx.has_tiles()]
+)
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize(("count", "units", "gates", "depth"), [
+    (1, 16, 4, 64), (2, 33, 1, 64), (5, 16, 4, 64), (16, 48, 3, 96), (17, 20, 4, 64), (33, 16, 4, 64), (70, 37, 2, 64),
+])  # fmt: skip
+def test_sums_of_bfloat16_start_from_what_is_there(kind, form, in_order, count, units, gates, depth):
+    """Down to subnormal numbers, which count as 0 there and as a result."""
+    rng, columns = np.random.default_rng(count), gates * units
+    drawn = (rng.integers(-9, 10, size) * 2.0**-58 for size in ((count, depth), (columns, depth)))
+    a, w = (np.where(np.abs(one) < 2.0**-56, 0, one).astype(np.float32) for one in drawn)
+    words, numbers = form.words(depth), np.arange(max(count, columns))
+    size = packing.panel_size(words, units, gates, 4)
+    scratch = Arena().take("scratch", (count * form.row_size(words, form.parts),), np.dtype(np.float32))
+    panels = kind(Arena().take("words", (size,), np.dtype(np.float32)), scratch, scratch.size, numbers)
+    _pack_columns(
+        panels,
+        Matrix(w.reshape(-1), numbers[:columns], 0, depth),
+        units,
+        gates,
+        Team(0, 1, np.zeros(sync.sync_size(1), np.int64)),
+    )
+    packed = Packed(panels, depth, units, tuple(range(0, columns, units)))
+    sums = _bfloat16_sums(np.zeros((count, columns), np.float32), a, w.T)
+    # Columns in turn: the products leave a subnormal number, they meet one, they meet another number.
+    start = np.choose(np.arange(columns) % 3, [-sums * (1 + 2.0**-20), np.full_like(sums, 1e-40), -2 * sums])
+    start = start.astype(np.float32)
+    order = np.arange(count) if in_order else rng.permutation(count)
+    bias = np.zeros(columns + 16, np.float32)
+    bias[:columns] = start[0]
+    for overwrite in (False, True):
+        stride = columns + 16
+        c = np.full((count, stride), 7, np.float32)
+        c[:, :columns] = start
+        _product(
+            Matrix(c.reshape(-1), order, 0, stride), Matrix(a.reshape(-1), order, 0, depth), Range(0, count), packed,
+            Range(0, -(-units // 16)), bias, overwrite, False,
+        )  # fmt: skip
+        first = np.broadcast_to(start[0], start.shape) if overwrite else start
+        expected = _bfloat16_sums(first, a, w.T)
+        assert (expected == 0).any() and np.array_equal(c[:, :columns].view(np.int32), expected.view(np.int32))
+        assert (c[:, columns:] == 7).all()
 
 
 @pytest.mark.parametrize("form", [Bfloat16Tiles, Int8Tiles])
@@ -122,7 +199,9 @@ def test_instructions_are_those_of_tile_registers(form, gates):
     target = binding.Target.from_triple("x86_64-linux-gnu").create_target_machine(features=features)
     text = target.emit_assembly(binding.parse_assembly(str(module)))
     product = {"bf16ps": "tdpbf16ps", "busd": "tdpbusd"}[form.tiles]
-    assert text.count(f"{product}\t") == text.count("tilezero\t") == text.count("tilestored\t") == 3 * gates
+    loads = 2 * gates + 2 * ((gates + 1) // 2) + (gates + 3) // 4  # of A and panels
+    starts = text.count("tilezero\t") if form is Int8Tiles else text.count("tileloadd\t") - loads
+    assert text.count(f"{product}\t") == starts == text.count("tilestored\t") == 3 * gates
     assert text.count("ldtilecfg\t") == 1 and text.count("tilerelease") == 1
 
 

@@ -44,6 +44,8 @@ static float half(uint32_t word, int second) {
     return value;
 }
 
+static float without_subnormal(float value) { return fabsf(value) < 0x1p-126f ? copysignf(0, value) : value; }
+
 void emulated_tdpbf16ps(int8_t c, int8_t a, int8_t b) {
     __atomic_add_fetch(&made_tdpbf16ps, 1, __ATOMIC_RELAXED);
     need(tiles.configured && tiles.rows[c] == tiles.rows[a] && tiles.bytes[a] == 4 * tiles.rows[b]);
@@ -54,7 +56,7 @@ void emulated_tdpbf16ps(int8_t c, int8_t a, int8_t b) {
                 for (int i = 0; i < 2; i++)
                     sums[i] = fmaf(half(tiles.words[a][m][k], i), half(tiles.words[b][k][n], i), sums[i]);
             memcpy(&total, &tiles.words[c][m][n], 4);
-            total += sums[0] + sums[1];
+            total = without_subnormal(without_subnormal(total) + (sums[0] + sums[1]));
             memcpy(&tiles.words[c][m][n], &total, 4);
         }
 }

@@ -10,8 +10,6 @@ from .partition import partition
 from .registers import not_inlined
 from .tiles import REGISTERS, configure_registers, release_registers, tile
 
-_LEAST_ROWS = 2  # with one row vector registers read the panels as fast
-
 
 def uses_registers(panels, words, count):
     """Return whether a product of so many words and rows runs on tile registers."""
@@ -19,9 +17,11 @@ def uses_registers(panels, words, count):
 
 @overload(uses_registers, jit_options=OPTIONS)
 def _uses_registers(panels, words, count):
-    if not format_of(panels).tiles:
+    form = format_of(panels)
+    if not form.tiles:
         return lambda panels, words, count: False
-    return lambda panels, words, count: count >= _LEAST_ROWS and words > 0 and words % TILE_WORDS == 0
+    least = form.least_rows
+    return lambda panels, words, count: count >= least and words > 0 and words % TILE_WORDS == 0
 
 
 def product_by_registers(c, a, rows, packed, words, vectors, bias, overwrite, reverse_panels):

@@ -65,9 +65,9 @@ class AmxTile(Tile):
         else:
             with builder.if_then(builder.not_(self.is_in_place)):
                 self._copy(builder, registers, is_start=True)
-            first = [self._row(builder, self.c, self.c_rows, self.ldc, row) for row in (I64(0), self.second)[:registers]]
-            bias = [*self._columns(builder, self.bias)] * registers
-            own = [pointer for row in first for pointer in self._columns(builder, row)]
+            bias, own = [*self._columns(builder, self.bias)] * registers, []
+            for row in (I64(0), self.second)[:registers]:
+                own += self._columns(builder, self._row(builder, self.c, self.c_rows, self.ldc, row))
             of_c = builder.mul(self.ldc, I64(4))
             start = builder.select(self.is_in_place, builder.select(self.overwrite, I64(0), of_c), stride)
             stride = builder.select(self.is_in_place, of_c, stride)
@@ -111,12 +111,11 @@ class AmxTile(Tile):
         for register in range(registers):
             with _range(builder, I64(0), self.height) as (i, _):
                 row = builder.add(i, self.second) if register else i
-                places = [
-                    builder.bitcast(self._place(builder, register * len(self.group) + gate, i), self.vector.as_pointer())
-                    for gate in range(len(self.group))
-                ]
+                numbers = range(register * len(self.group), (register + 1) * len(self.group))
+                places = [self._place(builder, number, i) for number in numbers]
                 own = [*self._columns(builder, self._row(builder, self.c, self.c_rows, self.ldc, row))]
                 for place, pointer, bias in zip(places, own, self._columns(builder, self.bias), strict=True):
+                    place = builder.bitcast(place, self.vector.as_pointer())
                     if is_start:
                         source = builder.select(self.overwrite, bias, pointer)
                         builder.store(self._load(builder, source, self.mask), place, align=VECTOR_BYTES)

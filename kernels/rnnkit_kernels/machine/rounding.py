@@ -5,7 +5,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
-from .arrays import part
+from .arrays import data_pointer, part
 from .formats import (
     MAX_INT8,
     MIN_BFLOAT16,
@@ -20,13 +20,14 @@ from .formats import (
     Int8Wide,
     ScaledBfloat16Tiles,
     ScaledBfloat16Wide,
+    all_lanes,
     format_of,
     row_size_of,
     words_of,
 )
 from .jit import OPTIONS, inner
 from .matrix import Matrix, Range, clear, row_part
-from .registers import I32, real_of
+from .registers import FEATURES, I32, I64, VECTOR_BYTES, real_of
 
 
 def rows_at_once(panels, count):
@@ -93,7 +94,10 @@ def _bfloat16_rows(scale):
     @inner
     def pair(target, source, panels, words):
         factor = scale(target, source)
-        for word in range(source.size // 2):
+        vectors = source.size // _PAIRED
+        for vector in range(vectors):
+            _round_to_pairs(target, 1 + vector * (_PAIRED // 2), source, vector * _PAIRED, factor)
+        for word in range(vectors * (_PAIRED // 2), source.size // 2):
             target[1 + word] = bfloat16_pair(source[2 * word] * factor, source[2 * word + 1] * factor)
         if source.size % 2:
             target[1 + source.size // 2] = bfloat16_pair(source[source.size - 1] * factor, source.dtype.type(0))
@@ -122,14 +126,17 @@ def _number_at(source, features, k):
     return source[k] * features[k] if k < source.size else source.dtype.type(0)
 
 
-def _as_bytes(write):
-    """Build the function that rounds a row to bytes; `write` puts four of them into one word or two."""
+def _as_bytes(write, at_once):
+    """Build the function that rounds a row to bytes: vectors of so many numbers, then words, where `write` puts four of
+    them into one word or two."""
 
     @inner
     def convert(target, source, panels, words):
         features = panels.features
-        inverse, whole = _scaled(target, source, features), source.size // 4
-        for word in range(whole):
+        inverse, whole, vectors = _scaled(target, source, features), source.size // 4, source.size // at_once
+        for vector in range(vectors):
+            _round_to_bytes(target, 1 + vector * (at_once // 4), source, features, vector * at_once, inverse)
+        for word in range(vectors * (at_once // 4), whole):
             k = 4 * word
             four = (
                 source[k] * features[k], source[k + 1] * features[k + 1], source[k + 2] * features[k + 2],
@@ -158,8 +165,12 @@ def _write_pairs(target, word, four, inverse):
     target[2 + 2 * word] = _word((four[1], four[3]), inverse)
 
 
-_quads, _pairs = _as_bytes(_write_quad), _as_bytes(_write_pairs)
+_NEVER = 1 << 62  # numbers: more than a row has
+_quads = _as_bytes(_write_quad, 16 if VECTOR_BYTES == 64 else _NEVER)
+_pairs = _as_bytes(_write_pairs, _NEVER)
 (_widen, _pair), (_widen_scaled, _pair_scaled) = map(_bfloat16_rows, (_no_scale, _power_of_two))
+# Numbers that one instruction rounds to bfloat16.
+_PAIRED = 32 if VECTOR_BYTES == 64 and "avx512bf16" in FEATURES else _NEVER
 _MIN_BITS = int(np.float32(MIN_BFLOAT16).view(np.uint32))
 _CONVERT = {
     Bfloat16Wide: _widen, Bfloat16Tiles: _pair, Bfloat16Dot: _pair,
@@ -199,6 +210,64 @@ def bfloat16_pair(typingctx, low, high):
 
 
 @intrinsic
+def _round_to_pairs(typingctx, target, at, source, start, factor):
+    """Round _PAIRED numbers times the factor to bfloat16, in words."""
+
+    def generate(context, builder, signature, arguments):
+        target, at, source, start, factor = arguments
+        count = _PAIRED // 2
+        bits, factors, halves = ir.VectorType(I32, count), _in_every_lane(builder, factor, count), []
+        for half in range(2):
+            place = data_pointer(context, builder, signature.args[2], source, builder.add(start, I64(half * count)))
+            value = builder.fmul(_load(builder, place, count), factors)
+            size = builder.and_(builder.bitcast(value, bits), all_lanes(bits, 0x7FFFFFFF))
+            is_small = builder.icmp_unsigned("<", size, all_lanes(bits, _MIN_BITS))
+            halves.append(builder.select(is_small, ir.Constant(value.type, None), value))
+        kind = ir.FunctionType(bits, [factors.type] * 2)
+        words = builder.asm(kind, "vcvtne2ps2bf16 $2, $1, $0", "=v,v,v", halves[::-1], False)
+        place = data_pointer(context, builder, signature.args[0], target, at)
+        builder.store(words, builder.bitcast(place, bits.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, factor), generate
+
+
+@intrinsic
+def _round_to_bytes(typingctx, target, at, source, features, start, inverse):
+    """Round 16 numbers times those of the features and the factor to bytes, in words."""
+
+    def generate(context, builder, signature, arguments):
+        target, at, source, features, start, inverse = arguments
+        sources = zip(signature.args[2:4], (source, features), strict=True)
+        values = [_load(builder, data_pointer(context, builder, kind, array, start), 16) for kind, array in sources]
+        value = builder.fmul(builder.fmul(*values), _in_every_lane(builder, inverse, 16))
+        numbers = _rounded(builder, value, 8)
+        numbers = builder.trunc(numbers, ir.VectorType(ir.IntType(8), 16))
+        place = data_pointer(context, builder, signature.args[0], target, at)
+        builder.store(numbers, builder.bitcast(place, numbers.type.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, features, types.int64, inverse), generate
+
+
+def _rounded(builder, value, bits):
+    """Return integers whose lowest bits are the rounded numbers, with ZERO_POINT added to bytes."""
+    first = 1.5 * 2**23 + (ZERO_POINT if bits == 8 else 0)  # adding it puts the rounded number into the lowest bits
+    is_vector = isinstance(value.type, ir.VectorType)
+    kind = ir.VectorType(I32, value.type.count) if is_vector else I32
+    return builder.bitcast(builder.fadd(value, all_lanes(value.type, first) if is_vector else value.type(first)), kind)
+
+
+def _load(builder, pointer, count):
+    return builder.load(builder.bitcast(pointer, ir.VectorType(pointer.type.pointee, count).as_pointer()), align=4)
+
+
+def _in_every_lane(builder, value, count):
+    vector = builder.insert_element(ir.Constant(ir.VectorType(value.type, count), ir.Undefined), value, I32(0))
+    return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(I32, count), None))
+
+
+@intrinsic
 def _magnitude(typingctx, value):
     """Return the bits of |value| as an int32: in the order of the numbers, with NaN largest."""
 
@@ -212,15 +281,13 @@ def _magnitude(typingctx, value):
 def _word(typingctx, values, scale):
     """Scale the values, round them to integers, and pack them into one word, four of them with ZERO_POINT added."""
     bits = 32 // values.count
-    first = 1.5 * 2**23 + (ZERO_POINT if bits == 8 else 0)  # adding it puts the rounded number into the lowest bits
 
     def generate(context, builder, signature, arguments):
         values, scale = arguments
         word = I32(0)
         for place in range(signature.args[0].count):
             value = builder.fmul(builder.extract_value(values, place), scale)
-            rounded = builder.bitcast(builder.fadd(value, value.type(first)), I32)
-            own = builder.and_(rounded, I32((1 << bits) - 1))
+            own = builder.and_(_rounded(builder, value, bits), I32((1 << bits) - 1))
             word = builder.or_(word, builder.shl(own, I32(bits * place)))
         return builder.bitcast(word, ir.FloatType())
 

@@ -111,8 +111,8 @@ def tile(typingctx, shape, c, a, rows, first, packed, words, vector, k, bias, ov
 
     For one tile of registers, which starts at panel number `vector` of panels of so many `words`, a range of positions
     in C's row list and a range of words. A NARROW tile writes only the lanes within C's units; a FAR tile prefetches
-    panels from element `ahead` on. REGISTERS in place of a shape are tile registers of `height` rows; `in_order`: whether
-    the rows of C follow each other.
+    panels from element `ahead` on. REGISTERS in place of a shape are tile registers of `height` rows, and `in_order`
+    says whether the rows of C follow each other.
     """
     gates = len(packed.types[3])
 
