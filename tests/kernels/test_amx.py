@@ -38,8 +38,7 @@ PLANS = """
 import hashlib, json, os, sys, warnings
 import numpy as np
 import rnnkit
-from rnnkit.call.arena import Arena
-from rnnkit_kernels.machine import amx, gemm, packing, sync
+from rnnkit_kernels.machine import amx
 
 SIZES = {
     "lstm": [(5, 5, 1, 0, 1), (64, 17, 1, 1, 1), (33, 100, 2, 0, 1), (96, 40, 1, 0, 1e18), (96, 40, 1, 0, 1e-25)],

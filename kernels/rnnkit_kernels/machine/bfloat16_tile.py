@@ -77,8 +77,5 @@ class Bfloat16Tile(Tile):
 
     def _values(self, builder, row, k):
         """Return the numbers of a row of A to multiply with each of the halves of a word."""
-        if self.form.parts == 2:  # one word for each
-            pointers = [builder.gep(row, [builder.add(builder.mul(k, I64(2)), I64(half))]) for half in self.halves]
-            return [self._in_every_lane(builder, builder.load(pointer)) for pointer in pointers]
-        word = self._in_every_lane(builder, builder.load(builder.gep(row, [k])))
-        return [self.form.half(builder, word, half) for half in self.halves]
+        pointers = [builder.gep(row, [builder.add(builder.mul(k, I64(2)), I64(half))]) for half in self.halves]
+        return [self._in_every_lane(builder, builder.load(pointer)) for pointer in pointers]

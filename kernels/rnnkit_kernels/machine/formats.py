@@ -136,7 +136,7 @@ def _row_size(words, parts):
 
 def _row_size_of_tiles(words, parts):
     """Round up to an odd number of cache lines, or rows would share a set of the cache; the scale has the first."""
-    return (1 + (words + TILE_WORDS - 1) // TILE_WORDS | 1) * TILE_WORDS
+    return (1 + (parts * words + TILE_WORDS - 1) // TILE_WORDS | 1) * TILE_WORDS
 
 
 _SIZES = _whole_words, _words_of_tiles, _row_size, _row_size_of_tiles
@@ -224,7 +224,7 @@ class ScaledBfloat16Wide(Bfloat16Wide):
 
 
 class Bfloat16Tiles(_Tiled, Bfloat16Wide):
-    name, parts, tiles = "bfloat16tiles", 1, "bf16ps"
+    name, tiles = "bfloat16tiles", "bf16ps"
 
 
 class ScaledBfloat16Tiles(Bfloat16Tiles):
@@ -364,12 +364,12 @@ def _words_of(panels, depth):
     return lambda panels, depth: count(depth, per_word)
 
 
-def row_size_of(panels, words):
-    """Return the words that a row of A takes once converted; the numbers start at `scratch_start`."""
+def row_size_of(panels, words, parts):
+    """Return the words that a row of A takes once converted, with so many for a word of the panels. The numbers start
+    at `scratch_start`."""
 
 
 @overload(row_size_of, jit_options=OPTIONS)
-def _row_size_of(panels, words):
-    form = format_of(panels)
-    size, parts = _IN_KERNELS[form.row_size], form.parts
-    return lambda panels, words: size(words, parts)
+def _row_size_of(panels, words, parts):
+    size = _IN_KERNELS[format_of(panels).row_size]
+    return lambda panels, words, parts: size(words, parts)

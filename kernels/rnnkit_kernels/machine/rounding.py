@@ -5,6 +5,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
+from .amx_product import uses_registers
 from .arrays import data_pointer, part
 from .formats import (
     MAX_INT8,
@@ -50,11 +51,25 @@ def _converted_of(panels, a, rows, depth):
     form = format_of(panels)
     if form.per_word == 1:
         return lambda panels, a, rows, depth: Matrix(a.data, part(a.rows, rows.start, rows.stop), a.start, a.stride)
-    convert, start, parts = _CONVERT[form], form.scratch_start, form.parts
+    of_vectors = _rows_by(_CONVERT[form], form.scratch_start, form.parts)
+    if not form.tiles:
+        return of_vectors
+    of_registers, of_vectors = inner(_rows_by(_CONVERT_TILES[form], form.scratch_start, 1)), inner(of_vectors)
+
+    def convert_rows(panels, a, rows, depth):
+        if uses_registers(panels, words_of(panels, depth), rows.stop - rows.start):
+            return of_registers(panels, a, rows, depth)
+        return of_vectors(panels, a, rows, depth)
+
+    return convert_rows
+
+
+def _rows_by(convert, start, parts):
+    """Build the function that converts rows by the function of a row, with so many words for a word of the panels."""
 
     def convert_rows(panels, a, rows, depth):
         words = words_of(panels, depth)
-        stride = row_size_of(panels, words)
+        stride = row_size_of(panels, words, parts)
         for row in range(rows.start, rows.stop):
             at = (row - rows.start) * stride + start - 1
             convert(part(panels.scratch, at, at + 1 + parts * words), row_part(a, row, Range(0, depth)), panels, words)
@@ -172,11 +187,13 @@ _pairs = _as_bytes(_write_pairs, _NEVER)
 # Numbers that one instruction rounds to bfloat16.
 _PAIRED = 32 if VECTOR_BYTES == 64 and "avx512bf16" in FEATURES else _NEVER
 _MIN_BITS = int(np.float32(MIN_BFLOAT16).view(np.uint32))
+# For vector registers, and for tile registers.
 _CONVERT = {
-    Bfloat16Wide: _widen, Bfloat16Tiles: _pair, Bfloat16Dot: _pair,
-    ScaledBfloat16Wide: _widen_scaled, ScaledBfloat16Tiles: _pair_scaled,
+    Bfloat16Wide: _widen, Bfloat16Tiles: _widen, Bfloat16Dot: _pair,
+    ScaledBfloat16Wide: _widen_scaled, ScaledBfloat16Tiles: _widen_scaled,
     Int8Wide: _pairs, Int8Tiles: _quads, Int8Dot: _quads,
 }  # fmt: skip
+_CONVERT_TILES = {Bfloat16Tiles: _pair, ScaledBfloat16Tiles: _pair_scaled, Int8Tiles: _quads}
 
 
 def _emit_bfloat16(builder, value):
