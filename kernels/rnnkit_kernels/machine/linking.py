@@ -37,7 +37,8 @@ _SKIPPED = {
 # Numba's own first passes, then LLVM's at level 2 instead of 3: a sixth less code in three quarters of the time, which
 # is as fast.
 _FIRST_PASSES, _LEVEL = {"loop_vectorize": False, "slp_vectorize": False, "opt": 0, "cost": "cheap"}, 2
-# The rest of a loop over 16 numbers at once takes 8 at once, not LLVM's 4: 8, 24 or 40 units are more common than 20.
+# The rest of a loop over 16 numbers at once takes 8 at once, not LLVM's 4: 8, 24 or 40 units are more common than 20. That
+# of 8 numbers of float64 takes 4; LLVM would take them one by one.
 _EPILOGUE = "epilogue-vectorization-force-VF"
 _KNOWS_OPTIONS = binding.llvm_version_info[0] <= 22  # an unknown option makes LLVM abort the process
 
@@ -84,7 +85,8 @@ class _KernelLibrary(JITCodeLibrary):
         stages = [self._codegen._module_pass_manager(**_FIRST_PASSES)]
         if not self._has_tiles():  # which are emitted in their final form
             stages.append(_second_passes(self._codegen))
-        with _option(_EPILOGUE if VECTOR_BYTES == 64 else None, 8, 1):
+        rest = 4 if any("float64" in function.name for function in self._final_module.functions) else 8
+        with _option(_EPILOGUE if VECTOR_BYTES == 64 else None, rest, 1):
             for made in stages:
                 manager, *builder = made if isinstance(made, tuple) else (made,)  # no builder before Numba 0.62
                 manager.run(self._final_module, *builder)
