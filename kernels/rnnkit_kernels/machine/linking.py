@@ -37,8 +37,8 @@ _SKIPPED = {
 # Numba's own first passes, then LLVM's at level 2 instead of 3: a sixth less code in three quarters of the time, which
 # is as fast.
 _FIRST_PASSES, _LEVEL = {"loop_vectorize": False, "slp_vectorize": False, "opt": 0, "cost": "cheap"}, 2
-# The rest of a loop over 16 numbers at once takes 8 at once, not LLVM's 4: 8, 24 or 40 units are more common than 20. That
-# of 8 numbers of float64 takes 4; LLVM would take them one by one.
+# The rest of a loop over 16 numbers at once takes 8 at once, not LLVM's 4: 8, 24 or 40 units are more common than 20.
+# That of a loop over 8 of float64 takes 4, which LLVM would take one by one.
 _EPILOGUE = "epilogue-vectorization-force-VF"
 _KNOWS_OPTIONS = binding.llvm_version_info[0] <= 22  # an unknown option makes LLVM abort the process
 
