@@ -3,12 +3,19 @@
 from numba.extending import overload
 
 from .amx import TILE_ROWS, TILE_WORDS
-from .formats import format_of
+from .formats import format_of, storage
 from .jit import OPTIONS, inner
 from .matrix import Range
 from .partition import partition
-from .registers import not_inlined
-from .tiles import REGISTERS, configure_registers, release_registers, tile
+from .registers import not_inlined, panel_lanes
+from .tiles import (
+    REGISTERS,
+    REGISTERS_WIDE,
+    configure_registers,
+    panels_of_registers,
+    release_registers,
+    tile,
+)
 
 
 def uses_registers(panels, words, count):
@@ -58,12 +65,18 @@ def _product(c, a, rows, packed, words, vectors, bias, overwrite, reverse_panels
     count = rows.stop - rows.start
     tiles, height = tiles_of(count)
     configure_registers(packed, height)
-    in_order = _are_in_order(c.rows, rows)
-    for i in range(vectors.stop - vectors.start):
-        vector = vectors.stop - 1 - i if reverse_panels else vectors.start + i
-        for number in range(tiles):
-            own = partition(count, number, tiles)
-            positions = Range(rows.start + own.start, rows.start + own.stop)
-            k = Range(0, words)
-            tile(REGISTERS, c, a, positions, rows.start, packed, words, vector, k, bias, overwrite, 0, height, in_order)
+    in_order, whole = _are_in_order(c.rows, rows), packed.units // panel_lanes(storage(packed.panels))
+    at_once = panels_of_registers(packed.columns, REGISTERS)
+    groups = (vectors.stop - vectors.start + at_once - 1) // at_once
+    for i in range(groups):
+        first = vectors.start + (groups - 1 - i if reverse_panels else i) * at_once
+        last, shape, step = min(first + at_once, vectors.stop), REGISTERS, 1
+        if 1 < at_once == last - first and last <= whole:
+            shape, step = REGISTERS_WIDE, at_once
+        for vector in range(first, last, step):
+            for number in range(tiles):
+                own = partition(count, number, tiles)
+                at = Range(rows.start + own.start, rows.start + own.stop)
+                k = Range(0, words)
+                tile(shape, c, a, at, rows.start, packed, words, vector, k, bias, overwrite, 0, height, in_order)
     release_registers(packed)

@@ -8,11 +8,16 @@ from .registers import I32, I64, VECTOR_BYTES, emit_fma
 from .shapes import NARROW
 from .tile import NAME, Tile, function_type
 
-_SUMS = 4  # registers of sums: 2 of rows by 2 gates, or 1 by 4
+_SUMS = 4  # registers of sums: 2 of rows by 2 vectors of panels, or 1 by 4
+
+
+def panels_at_once(gates, shape=None):
+    """Return the neighbouring panels of so many gates whose products the registers of sums hold."""
+    return max(1, _SUMS // gates)
 
 
 class AmxTile(Tile):
-    """Emits C[rows, :] = start + A[rows] . panel, over all k.
+    """Emits C[rows, :] = start + A[rows] . panels, over all k, for so many neighbouring panels. Several are whole.
 
     The last arguments before the columns are the `height`, the rows of a register, for which `configure_function` has
     configured them, and whether the rows of C follow each other. With more rows than the height there is a second
@@ -23,9 +28,10 @@ class AmxTile(Tile):
     start from 0, and vector registers scale them and add C.
     """
 
-    def __init__(self, module, form, real, bits, gates):
+    def __init__(self, module, form, real, bits, gates, panels=1):
         super().__init__(module, form, real, bits, gates, NARROW)
-        self.name = f"{NAME}{self.suffix}{form.name}_{gates}_registers"
+        self.units, self.vectors = panels, gates * panels
+        self.name = f"{NAME}{self.suffix}{form.name}_{gates}_registers_{panels}"
         self.is_scaled = form.has_scales or form.scales_rows
 
     def function(self):
@@ -47,8 +53,8 @@ class AmxTile(Tile):
             for side, registers in zip(sides, (2, 1), strict=True):
                 with side:
                     size = _SUMS // registers
-                    for first in range(0, self.gates, size):
-                        self.group = range(first, min(first + size, self.gates))
+                    for first in range(0, self.vectors, size):
+                        self.group = range(first, min(first + size, self.vectors))
                         self._block(builder, registers)
         builder.ret_void()
         return function
@@ -142,9 +148,9 @@ class AmxTile(Tile):
         start = self.height if register else I64(0)
         with _range(builder, start, self.rows if is_last else self.height) as (i, _):
             c, sums = self._row(builder, self.c, self.c_rows, self.ldc, i), []
-            for gate in range(len(self.group)):
+            for place in range(len(self.group)):
                 row = builder.sub(i, self.second) if register else i
-                pointer = self._place(builder, register * len(self.group) + gate, row)
+                pointer = self._place(builder, register * len(self.group) + place, row)
                 sums.append(builder.load(builder.bitcast(pointer, self.form.sum.as_pointer()), align=VECTOR_BYTES))
             pointers = [*self._columns(builder, c)]
             before = shared[-1] if overwrites else [self._load(builder, pointer, mask) for pointer in pointers]

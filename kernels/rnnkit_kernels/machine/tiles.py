@@ -14,7 +14,7 @@ from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
-from .amx_tile import AmxTile, configure_function, release_function
+from .amx_tile import AmxTile, configure_function, panels_at_once, release_function
 from .arrays import data_pointer, view_of
 from .bfloat16_tile import Bfloat16Tile
 from .cache import symbol_provider
@@ -31,8 +31,9 @@ _OF_FLOATS = FAR, TAIL
 _IN_PLACE = {"rows": RowsTile, "columns": ColumnsTile}
 _OF_BFLOAT16 = "bfloat16", "bfloat16scaled", "bfloat16tiles", "bfloat16scaledtiles"
 _TILES = _IN_PLACE | dict.fromkeys(_OF_BFLOAT16, Bfloat16Tile)
-_FUNCTIONS = len(SHAPES) + 3
-REGISTERS, _CONFIGURE, _RELEASE = range(len(SHAPES), _FUNCTIONS)  # after those of the shapes: of tile registers
+_FUNCTIONS = len(SHAPES) + 4
+# After those of the shapes: of tile registers, for one panel and for several.
+REGISTERS, REGISTERS_WIDE, _CONFIGURE, _RELEASE = range(len(SHAPES), _FUNCTIONS)
 _TABLE = f"rnnkit_tiles_{DIGEST}_"
 
 
@@ -89,7 +90,10 @@ def _write_addresses(typingctx, like, columns, table):
             if tiles.has_shape(gates, shape) and (shape not in _OF_FLOATS or form is FullPrecision):
                 found[shape] = tiles(builder.module, form, real, kind.bitwidth, gates, shape).function()
         if form.tiles:
-            found[REGISTERS] = AmxTile(builder.module, form, real, kind.bitwidth, gates).function()
+            for number, panels in (REGISTERS, 1), (REGISTERS_WIDE, panels_at_once(gates)):
+                if number == REGISTERS or panels > 1:
+                    own = AmxTile(builder.module, form, real, kind.bitwidth, gates, panels)
+                    found[number] = own.function()
             found[_CONFIGURE], found[_RELEASE] = configure_function(builder.module), release_function(builder.module)
         for number, function in found.items():
             place = data_pointer(context, builder, signature.args[2], arguments[2], I64(number))
@@ -111,8 +115,8 @@ def tile(typingctx, shape, c, a, rows, first, packed, words, vector, k, bias, ov
 
     For one tile of registers, which starts at panel number `vector` of panels of so many `words`, a range of positions
     in C's row list and a range of words. A NARROW tile writes only the lanes within C's units; a FAR tile prefetches
-    panels from element `ahead` on. REGISTERS in place of a shape are tile registers of `height` rows, and `in_order`
-    says whether the rows of C follow each other.
+    panels from element `ahead` on. REGISTERS in place of a shape are tile registers of `height` rows, REGISTERS_WIDE
+    the same for `panels_of_registers` panels, and `in_order` says whether the rows of C follow each other.
     """
     gates = len(packed.types[3])
 
@@ -197,4 +201,4 @@ def _of_tile(number):
     return of_tile
 
 
-units_of_tile, rows_of_tile = _of_tile(units), _of_tile(max_rows)
+units_of_tile, rows_of_tile, panels_of_registers = map(_of_tile, (units, max_rows, panels_at_once))
