@@ -94,6 +94,7 @@ def test_more_ranks_than_items_are_refused():
 
 
 @mpi
+@pytest.mark.cores(2)
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no way to bind a process to a core")
 def test_ranks_share_the_cores_that_they_may_use():
     cores = len(os.sched_getaffinity(0))
