@@ -170,7 +170,7 @@ def test_sums_of_bfloat16_start_from_what_is_there(kind, form, in_order, count, 
         c[:, :columns] = start
         _product(
             Matrix(c.reshape(-1), order, 0, stride), Matrix(given[0].reshape(-1), order, 0, depth),
-            Range(0, count), packed, Range(0, -(-units // 16)), bias, overwrite, False,
+            Range(0, count), packed, Range(0, -(-units // (VECTOR_BYTES // 4))), bias, overwrite, False,
         )  # fmt: skip
         first = np.broadcast_to(start[0], start.shape) if overwrite else start
         expected = _bfloat16_sums(first, a, w.T)
