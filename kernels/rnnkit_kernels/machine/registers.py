@@ -58,6 +58,13 @@ def emit_fma(builder, a, b, c):
     return builder.call(fused, [a, b, c])
 
 
+def emit_in_every_lane(builder, value, count):
+    """Return the vector of `count` times this value."""
+    undefined = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
+    zeros = ir.Constant(ir.VectorType(I32, count), [I32(0)] * count)
+    return builder.shuffle_vector(builder.insert_element(undefined, value, I32(0)), undefined, zeros)
+
+
 @intrinsic
 def not_inlined(typingctx):
     """Mark the enclosing function noinline: inlined, it would be optimised again in each caller."""

@@ -28,7 +28,7 @@ from .formats import (
 )
 from .jit import OPTIONS, inner
 from .matrix import Matrix, Range, clear, row_part
-from .registers import FEATURES, I32, I64, VECTOR_BYTES, real_of
+from .registers import FEATURES, I32, I64, VECTOR_BYTES, emit_in_every_lane, real_of
 
 
 def rows_at_once(panels, count):
@@ -94,6 +94,23 @@ def _power_of_two(target, source):
     return real_of(np.int32((254 - exponent) << 23))
 
 
+_LANES = 16  # float32 numbers in 64 bytes
+
+
+def _vectors_of_pairs(target, source, factor):
+    """Round whole vectors of pairs to bfloat16; returns the number of words."""
+    for start in range(0, source.size - 2 * _LANES + 1, 2 * _LANES):
+        _round_to_pairs(target, 1 + start // 2, source, start, factor)
+    return source.size // (2 * _LANES) * _LANES
+
+
+def _no_pairs(target, source, factor):
+    return 0
+
+
+_first_pairs = inner(_vectors_of_pairs if VECTOR_BYTES == 64 and "avx512bf16" in FEATURES else _no_pairs)
+
+
 def _bfloat16_rows(scale):
     """Build the functions that round a row to bfloat16, multiplied with `scale(target, source)`: one number to a word,
     and two."""
@@ -109,10 +126,7 @@ def _bfloat16_rows(scale):
     @inner
     def pair(target, source, panels, words):
         factor = scale(target, source)
-        vectors = source.size // _PAIRED
-        for vector in range(vectors):
-            _round_to_pairs(target, 1 + vector * (_PAIRED // 2), source, vector * _PAIRED, factor)
-        for word in range(vectors * (_PAIRED // 2), source.size // 2):
+        for word in range(_first_pairs(target, source, factor), source.size // 2):
             target[1 + word] = bfloat16_pair(source[2 * word] * factor, source[2 * word + 1] * factor)
         if source.size % 2:
             target[1 + source.size // 2] = bfloat16_pair(source[source.size - 1] * factor, source.dtype.type(0))
@@ -141,17 +155,28 @@ def _number_at(source, features, k):
     return source[k] * features[k] if k < source.size else source.dtype.type(0)
 
 
-def _as_bytes(write, at_once):
-    """Build the function that rounds a row to bytes: vectors of so many numbers, then words, where `write` puts four of
-    them into one word or two."""
+@inner
+def _first_bytes(target, source, features, inverse):
+    """Round whole vectors to bytes; returns the number of words."""
+    for start in range(0, source.size - _LANES + 1, _LANES):
+        _round_to_bytes(target, 1 + start // 4, source, features, start, inverse)
+    return source.size // _LANES * (_LANES // 4)
+
+
+@inner
+def _no_bytes(target, source, features, inverse):
+    return 0
+
+
+def _as_bytes(write, first):
+    """Build the function that rounds a row to bytes: whole vectors by `first`, the others by `write`, which puts four
+    numbers into one word or two."""
 
     @inner
     def convert(target, source, panels, words):
         features = panels.features
-        inverse, whole, vectors = _scaled(target, source, features), source.size // 4, source.size // at_once
-        for vector in range(vectors):
-            _round_to_bytes(target, 1 + vector * (at_once // 4), source, features, vector * at_once, inverse)
-        for word in range(vectors * (at_once // 4), whole):
+        inverse, whole = _scaled(target, source, features), source.size // 4
+        for word in range(first(target, source, features, inverse), whole):
             k = 4 * word
             four = (
                 source[k] * features[k], source[k + 1] * features[k + 1], source[k + 2] * features[k + 2],
@@ -180,12 +205,9 @@ def _write_pairs(target, word, four, inverse):
     target[2 + 2 * word] = _word((four[1], four[3]), inverse)
 
 
-_NEVER = 1 << 62  # numbers: more than a row has
-_quads = _as_bytes(_write_quad, 16 if VECTOR_BYTES == 64 else _NEVER)
-_pairs = _as_bytes(_write_pairs, _NEVER)
+_quads = _as_bytes(_write_quad, _first_bytes if VECTOR_BYTES == 64 else _no_bytes)
+_pairs = _as_bytes(_write_pairs, _no_bytes)
 (_widen, _pair), (_widen_scaled, _pair_scaled) = map(_bfloat16_rows, (_no_scale, _power_of_two))
-# Numbers that one instruction rounds to bfloat16.
-_PAIRED = 32 if VECTOR_BYTES == 64 and "avx512bf16" in FEATURES else _NEVER
 _MIN_BITS = int(np.float32(MIN_BFLOAT16).view(np.uint32))
 # For vector registers, and for tile registers.
 _CONVERT = {
@@ -228,15 +250,14 @@ def bfloat16_pair(typingctx, low, high):
 
 @intrinsic
 def _round_to_pairs(typingctx, target, at, source, start, factor):
-    """Round _PAIRED numbers times the factor to bfloat16, in words."""
+    """Round two vectors of numbers times the factor to bfloat16, in one of words."""
 
     def generate(context, builder, signature, arguments):
         target, at, source, start, factor = arguments
-        count = _PAIRED // 2
-        bits, factors, halves = ir.VectorType(I32, count), _in_every_lane(builder, factor, count), []
+        bits, factors, halves = ir.VectorType(I32, _LANES), emit_in_every_lane(builder, factor, _LANES), []
         for half in range(2):
-            place = data_pointer(context, builder, signature.args[2], source, builder.add(start, I64(half * count)))
-            value = builder.fmul(_load(builder, place, count), factors)
+            place = data_pointer(context, builder, signature.args[2], source, builder.add(start, I64(half * _LANES)))
+            value = builder.fmul(_load(builder, place), factors)
             size = builder.and_(builder.bitcast(value, bits), all_lanes(bits, 0x7FFFFFFF))
             is_small = builder.icmp_unsigned("<", size, all_lanes(bits, _MIN_BITS))
             halves.append(builder.select(is_small, ir.Constant(value.type, None), value))
@@ -251,15 +272,15 @@ def _round_to_pairs(typingctx, target, at, source, start, factor):
 
 @intrinsic
 def _round_to_bytes(typingctx, target, at, source, features, start, inverse):
-    """Round 16 numbers times those of the features and the factor to bytes, in words."""
+    """Round a vector of numbers times those of the features and the factor to bytes, in words."""
 
     def generate(context, builder, signature, arguments):
         target, at, source, features, start, inverse = arguments
         sources = zip(signature.args[2:4], (source, features), strict=True)
-        values = [_load(builder, data_pointer(context, builder, kind, array, start), 16) for kind, array in sources]
-        value = builder.fmul(builder.fmul(*values), _in_every_lane(builder, inverse, 16))
+        values = [_load(builder, data_pointer(context, builder, kind, array, start)) for kind, array in sources]
+        value = builder.fmul(builder.fmul(*values), emit_in_every_lane(builder, inverse, _LANES))
         numbers = _rounded(builder, value, 8)
-        numbers = builder.trunc(numbers, ir.VectorType(ir.IntType(8), 16))
+        numbers = builder.trunc(numbers, ir.VectorType(ir.IntType(8), _LANES))
         place = data_pointer(context, builder, signature.args[0], target, at)
         builder.store(numbers, builder.bitcast(place, numbers.type.as_pointer()), align=4)
         return context.get_dummy_value()
@@ -275,13 +296,8 @@ def _rounded(builder, value, bits):
     return builder.bitcast(builder.fadd(value, all_lanes(value.type, first) if is_vector else value.type(first)), kind)
 
 
-def _load(builder, pointer, count):
-    return builder.load(builder.bitcast(pointer, ir.VectorType(pointer.type.pointee, count).as_pointer()), align=4)
-
-
-def _in_every_lane(builder, value, count):
-    vector = builder.insert_element(ir.Constant(ir.VectorType(value.type, count), ir.Undefined), value, I32(0))
-    return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(I32, count), None))
+def _load(builder, pointer):
+    return builder.load(builder.bitcast(pointer, ir.VectorType(pointer.type.pointee, _LANES).as_pointer()), align=4)
 
 
 @intrinsic

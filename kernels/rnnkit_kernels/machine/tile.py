@@ -6,7 +6,7 @@
 from llvmlite import ir
 from numba.core import cgutils
 
-from .registers import I32, I64, VECTOR_BYTES, emit_fma
+from .registers import I32, I64, VECTOR_BYTES, emit_fma, emit_in_every_lane
 from .shapes import FAR, NAMES, NARROW, STREAM, group_size, has_shape, max_rows, rows_of_code, rows_of_vectors, units
 
 NAME = "rnnkit_tile_"
@@ -249,9 +249,7 @@ class Tile:
         return columns
 
     def _in_every_lane(self, builder, value):
-        undefined = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
-        zeros = ir.Constant(ir.VectorType(I32, self.lanes), [I32(0)] * self.lanes)
-        return builder.shuffle_vector(builder.insert_element(undefined, value, I32(0)), undefined, zeros)
+        return emit_in_every_lane(builder, value, self.lanes)
 
     def _prefetch(self, builder, pointer):
         """Prefetch the cache line at the pointer, which may be past the array: a prefetch never faults."""
