@@ -18,7 +18,7 @@ from rnnkit.network import engine
 from rnnkit.torch import fallback
 from rnnkit.torch.arrays import to_array
 from rnnkit.torch.function import blocks_of, views
-from rnnkit.torch.gradient_memory import give_back
+from rnnkit.torch.gradient_memory import Gradient, give_back
 from rnnkit.torch.plain import FlatParameters, PreparedSize
 from rnnkit.torch.threads import threads
 
@@ -124,7 +124,8 @@ class _FlatParameter(torch.autograd.Function):
         total = sums.end()
         if total is not None:
             total.finish(dw)
-            give_back(flat, total.dw())
+            if (own := total.dw()) is not None:
+                give_back(flat, Gradient(flat, own))
         return None, None, *views(flat.desc, dw)
 
 

@@ -7,6 +7,7 @@ from sys import getrefcount
 import numpy as np
 import torch
 
+from rnnkit.torch.function import blocks_of
 from rnnkit.torch.plain import FlatParameters
 
 _ALIGNED_BYTES = range(1 << 17, 1 << 22)
@@ -26,23 +27,45 @@ def _unshared_references() -> int:
 _UNSHARED = _unshared_references()
 
 
-def new_gradient(flat: FlatParameters) -> np.ndarray:
+class Gradient:
+    """Memory of dw, and its blocks: the gradients of the parameters, in the buffer's order."""
+
+    __slots__ = "_blocks", "dw"
+
+    def __init__(self, flat: FlatParameters, dw: np.ndarray) -> None:
+        self.dw, self._blocks = dw, [dw[at].reshape(shape) for at, shape in blocks_of(flat.desc)]
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the blocks as tensors, which are `function.views`."""
+        return [torch.from_numpy(block) for block in self._blocks]
+
+    def is_unshared(self) -> bool:
+        """Whether nothing else refers to this memory."""
+        if getrefcount(self.dw) != _UNSHARED + len(self._blocks):
+            return False
+        for block in self._blocks:
+            if getrefcount(block) != _UNSHARED + 1:  # this variable
+                return False
+        return True
+
+
+def new_gradient(flat: FlatParameters) -> Gradient:
     """Return memory for dw: the previous one, if no view of it is left.
 
     New memory of 1 MiB takes 10 us more, as malloc may have returned it to the OS.
     """
     w = flat.weights
     try:
-        dw = flat.spare.pop()
-        if getrefcount(dw) == _UNSHARED:
-            return dw
+        gradient = flat.spare.pop()
+        if gradient.is_unshared():
+            return gradient
     except IndexError:  # the first call, or another thread uses it
         pass
     aligned = w.nbytes in _ALIGNED_BYTES
-    return torch.empty(w.shape, dtype=flat.dtype).numpy() if aligned else np.empty(w.shape, w.dtype)
+    return Gradient(flat, torch.empty(w.shape, dtype=flat.dtype).numpy() if aligned else np.empty(w.shape, w.dtype))
 
 
-def give_back(flat: FlatParameters, dw: np.ndarray | None) -> None:
+def give_back(flat: FlatParameters, gradient: Gradient) -> None:
     """Offer the memory to the next call, which takes it if no view is left then; not if it is large."""
-    if dw is not None and dw.nbytes <= _SPARE_BYTES:
-        flat.spare.append(dw)
+    if gradient.dw.nbytes <= _SPARE_BYTES:
+        flat.spare.append(gradient)

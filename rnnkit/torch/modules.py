@@ -104,7 +104,7 @@ class Accelerated(nn.Module):
         """Run a call; one that is not plain, or has options, goes to `any_call` of `calls`."""
         if _is_compiled():  # dynamo traces this call
             return any_call(self, input, hx, *options)
-        if torch.is_inference_mode_enabled() and torch.is_grad_enabled():  # by enable_grad: nothing has a gradient
+        if torch.is_grad_enabled() and torch.is_inference_mode_enabled():  # by enable_grad: nothing has a gradient
             with torch.no_grad():
                 return self._rnnkit_run(order, any_call, input, hx, *options)
         is_full = order == ONE_STEP or not torch.is_autocast_enabled("cpu")

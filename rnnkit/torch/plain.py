@@ -49,7 +49,7 @@ class FlatParameters(NamedTuple):
     reads: dict[tuple[bool, bool], BackwardReads]  # `backward_reads`
     sizes: dict[Any, PreparedSize]
     chains: deque[Any]  # the last `chains.ChainParameters`
-    spare: deque[np.ndarray]  # memory of dw for reuse, of which there may still be views
+    spare: deque[Any]  # the last `gradient_memory.Gradient`, of which there may still be views
 
 
 class BackwardReads(NamedTuple):
@@ -128,12 +128,10 @@ def read_by_backward(desc: RNNDescriptor, wants_dx: bool, wants_dhx: bool) -> Se
 
 
 def backward_reads(flat: FlatParameters, wants_dx: bool, wants_dhx: bool) -> BackwardReads:
-    """Return what the backward of a call reads."""
-    reads = flat.reads.get((wants_dx, wants_dhx))
-    if reads is None:
-        numbers = read_by_backward(flat.desc, wants_dx, wants_dhx)
-        lists = [flat.aliases[number] for number in numbers], [flat.addresses[number] for number in numbers]
-        reads = flat.reads[wants_dx, wants_dhx] = BackwardReads(numbers, *lists)
+    """Return what the backward of a call reads, and keep it in `flat.reads`."""
+    numbers = read_by_backward(flat.desc, wants_dx, wants_dhx)
+    lists = [flat.aliases[number] for number in numbers], [flat.addresses[number] for number in numbers]
+    reads = flat.reads[wants_dx, wants_dhx] = BackwardReads(numbers, *lists)
     return reads
 
 

@@ -14,7 +14,7 @@ from rnnkit.call.pool import Lease
 from rnnkit.torch import chains, fallback
 from rnnkit.torch.arrays import to_array
 from rnnkit.torch.fallback import changes_of
-from rnnkit.torch.function import Call, by_equations, input_to_save, keeps_graph, lease_of, views, weights_of
+from rnnkit.torch.function import Call, by_equations, input_to_save, keeps_graph, lease_of, weights_of
 from rnnkit.torch.gradient_memory import give_back, new_gradient
 from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, STEPS_FIRST, Layout
 from rnnkit.torch.plain import FlatParameters, PreparedSize, backward_reads
@@ -50,8 +50,10 @@ class SmallRecurrence(torch.autograd.Function):
         wants_dhx = (
             layout.shape[0] > 1 or (hx is not None and hx.requires_grad) or (cx is not None and cx.requires_grad)
         )
-        reads = backward_reads(flat, x.requires_grad, wants_dhx)
-        ctx.save_for_backward(input_to_save(flat.desc, x, parameters), kept, *reads.aliases)
+        wanted = x.requires_grad, wants_dhx
+        reads = flat.reads.get(wanted) or backward_reads(flat, *wanted)
+        saved_x = x if parameters[0].requires_grad else input_to_save(flat.desc, x, parameters)
+        ctx.save_for_backward(saved_x, kept, *reads.aliases)
         ctx.of, ctx.given = (flat, size, copied, sums, reads), (tensors, changes_of(tensors))
         ctx.set_materialize_grads(False)
         return results
@@ -91,7 +93,8 @@ class SmallRecurrence(torch.autograd.Function):
         dhx = np.zeros(size.states[0], w.dtype) if dhy is None else _copy(dhy)
         dcx = 0 if size.cells is None else np.zeros(size.cells, w.dtype) if dcy is None else _copy(dcy)
         total = None if sums is None or again else sums.current()
-        dw, gathered = (new_gradient(flat), None) if total is None else total.place(flat, size)
+        gradient = new_gradient(flat) if total is None else None
+        dw, gathered = total.place(flat, size) if gradient is None else (gradient.dw, None)
         arguments = _read(x, layout.order), _read(dy, layout.order), dhx, dcx
         arguments = *arguments, dw, wants_dx, wants_dhx, total is None, gathered
         if calls.is_single_threaded:
@@ -107,8 +110,8 @@ class SmallRecurrence(torch.autograd.Function):
         elif sums is not None and not again:
             dws = (sums.begin(dw),)
         else:
-            dws = views(flat.desc, dw)
-            give_back(flat, dw)
+            dws = gradient.tensors()
+            give_back(flat, gradient)
         gradients = dx, from_numpy(dhx) if wants_dhx else None, from_numpy(dcx) if wants_dcx else None, *dws
         if again:
             gradients = _for_chain(fallback.differentiable(*again, gradients), given, sums)
