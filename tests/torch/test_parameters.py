@@ -345,30 +345,6 @@ def test_flatten_parameters_keeps_shared_memory_shared(modules):
     assert (own.weight_hh_l0 == 7).all()
 
 
-OPTIMIZERS = {f"adam-{way}": partial(optim.Adam, lr=0.01, **{way: True}) for way in ("foreach", "fused")}
-OPTIMIZERS |= {"rprop": partial(optim.Rprop, lr=0.01), "sgd": partial(optim.SGD, lr=0.1, momentum=0.9)}
-OPTIMIZERS |= {"adagrad": partial(optim.Adagrad, lr=0.1), "lbfgs": partial(optim.LBFGS, lr=0.1, max_iter=2)}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_step_as_with_pytorchs_modules(modules, x, name):
-    losses = []
-    for module in modules:
-        stepped = OPTIMIZERS[name](module.parameters())
-
-        def closure(module=module, stepped=stepped):
-            stepped.zero_grad()
-            loss = module(x)[0].square().mean()
-            loss.backward()
-            nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-            return loss
-
-        losses.append([stepped.step(closure).item() for _ in range(5)])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    assert losses[1][-1] < losses[1][0]
-    assert_neighbours(modules[1])
-
-
 def test_parameters_of_functional_call_are_copied_not_moved(modules, x):
     """As for `torch.func`, whose tensors are not ours to move."""
     plain, own = modules
