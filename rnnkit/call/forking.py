@@ -1,7 +1,8 @@
 """Locks that a fork must not leave locked for ever in the child.
 
 A fork waits until other threads have imported the engine and compiled, or loaded, their kernels. The locks are
-reentrant, because a signal handler may run between any two instructions and call the engine, too.
+reentrant, because a signal handler may run between any two instructions and call the engine, too; an import is not
+interrupted.
 
 Each running call registers a token in the memory that it uses. After a fork, the child tells the tokens of its parent's
 threads from its own.
@@ -14,9 +15,13 @@ import logging  # noqa: F401
 import os
 import sys
 import threading
+from functools import cache
+from importlib import import_module
 from threading import get_ident
+from types import ModuleType
 
 from rnnkit_kernels.machine.forks import forget
+from rnnkit_kernels.machine.signals import held
 
 importing = threading.RLock()
 """Held while the engine is imported, and Numba or CuPy with it."""
@@ -26,6 +31,18 @@ entering = threading.RLock()
 
 _held = []
 _forkers: list[int] = []  # for each ancestor process, the thread that forked; oldest first
+
+
+@cache
+def imported(name: str) -> ModuleType:
+    """Return a module that imports Numba or CuPy, which takes a second the first time.
+
+    Signals wait: packages have a bare `except` where they import, so that Ctrl-C could be lost, or leave half of a
+    package.
+    """
+    with held(), importing:
+        return import_module(name)
+
 
 Call = tuple[int, int, object]
 """The token of a running call: the number of forks before it, its thread, and a unique object."""

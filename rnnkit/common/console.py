@@ -8,15 +8,18 @@ import math
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
+from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
 
 from rnnkit.common.extras import to_install
 from rnnkit.errors import BackendError, message
+
+_PATIENCE = 0.1  # seconds until a signal is sent again: to clean up takes less, or is seen
 
 
 class CommandError(Exception):
@@ -90,50 +93,70 @@ def exiting_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise SystemExit with status 128 + number, so that no temporary file is left behind.
 
     By default they end the process at once; a second one still does. In a thread, or if the program handles or ignores
-    these signals, nothing changes. Python drops an exception that a handler raises in a destructor or in a callback of
-    C: the signal is then sent again, Ctrl-C as well. Compilations let signals wait (`rnnkit_kernels.machine.signals`).
+    these signals, nothing changes. An exception that a handler raises can be lost: Python drops it in a destructor and
+    in a callback of C, Cython in some imports, and packages have a bare `except`. The signal is then sent again, Ctrl-C
+    as well. Compilations, and imports of the engine, let signals wait (`rnnkit_kernels.machine.signals`).
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before: dict[int, Any] = {}
-    left: list[int] = []  # the signal that has raised SystemExit
-    hook = sys.unraisablehook
+    came: SimpleQueue[int | None] = SimpleQueue()  # whose `put` may interrupt another one
+    numbers, again, ended = list[int](), list[int](), list[bool]()  # of all signals; of those sent again
 
     def leave(number: int, frame: Any) -> None:
-        restore()
-        left.append(number)
-        raise SystemExit(128 + number)
+        is_second = len(numbers) > len(again)
+        numbers.append(number)
+        if is_second and number != signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        came.put(number)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    def restore() -> None:
+    def print_others(dropped: Any) -> None:
+        if not issubclass(dropped.exc_type, (KeyboardInterrupt, SystemExit)):
+            hook(dropped)
+
+    hook, sys.unraisablehook = sys.unraisablehook, print_others
+    main = threading.get_ident()
+    watcher = threading.Thread(target=_send_again, args=(came, again, ended, main), daemon=True)
+    watcher.start()
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            before[number] = signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        ended.append(True)
+        came.put(None)
+        sys.unraisablehook = hook
         for number, handler in before.items():
             if signal.getsignal(number) is leave:
                 signal.signal(number, handler)
 
-    def send_again(dropped: Any) -> None:
-        if issubclass(dropped.exc_type, SystemExit) and left:
-            number = left.pop()
-            for one in before:
-                signal.signal(one, leave)
-        elif issubclass(dropped.exc_type, KeyboardInterrupt):
-            number = signal.SIGINT
-        else:
-            return hook(dropped)
-        # After this hook, which drops it, too; to the main thread, which may sleep.
-        to_main = hasattr(signal, "pthread_kill")  # not on Windows
-        send = partial(signal.pthread_kill, threading.get_ident()) if to_main else signal.raise_signal
-        threading.Timer(0.01, send, [number]).start()
 
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if in_main_thread:
-        sys.unraisablehook = send_again
-        numbers = (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))  # Windows has no SIGHUP
-        for number in numbers:
-            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-                before[number] = signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        restore()
-        if in_main_thread:
-            sys.unraisablehook = hook
+def _send_again(came: SimpleQueue[int | None], again: list[int], ended: list[bool], main: int) -> None:
+    """Send the signals that came to the main thread again, as long as it neither ends nor handles their exception."""
+    while (number := came.get()) is not None:
+        while not ended:
+            time.sleep(_PATIENCE)
+            if not ended and not _is_leaving(main):
+                again.append(number)
+                if hasattr(signal, "pthread_kill"):  # not on Windows
+                    signal.pthread_kill(main, number)  # which wakes it, if it sleeps
+                else:
+                    signal.raise_signal(number)
+                break
+
+
+def _is_leaving(thread: int) -> bool:
+    """Whether a thread runs code that cleans up because of a signal."""
+    error: Any = sys._current_exceptions().get(thread)
+    error = error[1] if isinstance(error, tuple) else error  # Python 3.11
+    while error is not None and not isinstance(error, (SystemExit, KeyboardInterrupt)):
+        error = error.__context__
+    return error is not None
 
 
 def error_text(error: Exception) -> str:

@@ -75,15 +75,12 @@ def share_cores(comm: Comm | None) -> int:
         Number of engine threads in this process.
     """
     check_comm("share_cores", comm)
-    with forking.importing:
-        import numba
-
-        from rnnkit_kernels.machine.thread_pool import wanted_size
+    thread_pool = forking.imported("rnnkit_kernels.machine.thread_pool")
     allowed = [] if comm is None else _on_this_machine(comm, _cores())
     if allowed and "NUMBA_NUM_THREADS" not in os.environ:
         share = sum(Fraction(1, sum(core in cores for cores in allowed)) for core in _cores())
-        numba.set_num_threads(max(1, int(share)))
-    return wanted_size()
+        forking.imported("numba").set_num_threads(max(1, int(share)))
+    return thread_pool.wanted_size()
 
 
 def _on_this_machine(comm: Comm, value: set[int]) -> list[set[int]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -23,13 +21,9 @@ def backend(function: str, call: str, desc: RNNDescriptor, array: Any, options: 
         check(function, desc, options, call, REDUCED if options.precision else NUMPY)
         return cpu_module("engine")
     check(function, desc, options, call, CUPY)
-    with forking.importing:
-        from rnnkit.cuda import engine
-    return engine
+    return forking.imported("rnnkit.cuda.engine")
 
 
-@cache
 def cpu_module(name: str) -> ModuleType:
     """Return a module of the CPU engine for checked arguments: "prepared" calls, "kept" workspaces, and others."""
-    with forking.importing:
-        return import_module(f"rnnkit.cpu.{name}")
+    return forking.imported(f"rnnkit.cpu.{name}")

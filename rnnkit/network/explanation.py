@@ -116,7 +116,6 @@ def explain(net: Any, T: int, N: int) -> Explanation:
             raise wrong_type("explain", name, "an int", size)
         if not 0 <= size <= MAX_SIZE:
             raise ValueError(message("explain", name, f"be in 0..{MAX_SIZE}", size))
-    with forking.importing:
-        from rnnkit.cpu import explanation
+    explanation = forking.imported("rnnkit.cpu.explanation")
     routes = [Route(*facts) for facts in explanation.routes(desc, int(T), int(N))]
     return Explanation(desc, int(T), int(N), *routes, explanation.compiled(desc))

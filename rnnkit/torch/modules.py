@@ -107,7 +107,7 @@ class Accelerated(nn.Module):
         if torch.is_grad_enabled() and torch.is_inference_mode_enabled():  # by enable_grad: nothing has a gradient
             with torch.no_grad():
                 return self._rnnkit_run(order, any_call, input, hx, *options)
-        is_full = order == ONE_STEP or not torch.is_autocast_enabled("cpu")
+        is_full = order == ONE_STEP or not plain.may_autocast() or not torch.is_autocast_enabled("cpu")
         if is_full and not options and self._rnnkit_samples is None and not plain.is_traced_or_debugged():
             flat = self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE).flat
             is_same = flat is not None and flat.mode == self._rnnkit_mode and flat.drawn == self._rnnkit_drawn()

@@ -29,6 +29,8 @@ _is_compiled = torch.compiler.is_dynamo_compiling
 _compiler = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: sys.modules.get("torch._dynamo"))
 _tracing, _num_modes = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
 _transform = torch._C._functorch.peek_interpreter_stack
+# Whether autocast is on for any device: in half the time of `torch.is_autocast_enabled`, which reads a string.
+may_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 _MAX_SIZES = 256  # prepared sizes of a module
 _DTYPES = torch.float32, torch.float64  # supported on the CPU
 _NO_STATES = None, None

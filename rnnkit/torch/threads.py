@@ -30,9 +30,7 @@ def threads() -> AbstractContextManager[None]:
 
 @cache
 def _thread_override() -> Any:
-    with forking.importing:
-        from rnnkit_kernels.machine.thread_pool import thread_override
-    return thread_override
+    return forking.imported("rnnkit_kernels.machine.thread_pool").thread_override
 
 
 @cache
@@ -41,9 +39,7 @@ def _pool(size: int) -> Any:
     runtime = _runtime()
     if runtime is None:
         return None
-    with forking.importing:
-        from rnnkit_kernels.machine.openmp import OpenMPPool
-    return OpenMPPool(runtime, size)
+    return forking.imported("rnnkit_kernels.machine.openmp").OpenMPPool(runtime, size)
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit.call import checks
+from rnnkit.call.forking import imported
 from rnnkit.call.steps import row_numbers
 from rnnkit.errors import message
 from rnnkit.training import arguments
@@ -66,14 +67,12 @@ def dropout_mask(
 
 
 def _sampled(shape: tuple[int, int, int], rate: float, seed: int, first_row: int, dtype: Any) -> np.ndarray:
-    from rnnkit_kernels.machine import thread_pool  # which imports Numba
-    from rnnkit_kernels.machine.matrix import Matrix
-    from rnnkit_kernels.noise import Counter, draw, dropout_factor, seed_words
-
+    thread_pool, noise = map(imported, ("rnnkit_kernels.machine.thread_pool", "rnnkit_kernels.noise"))
     (steps, rows, features), mask = shape, np.empty(shape, dtype)
     count = steps * rows
     if mask.size:
-        counter = Counter(rows, first_row, 0, _STREAM, *seed_words(seed))
-        matrix = Matrix(mask.reshape(-1), row_numbers(count), 0, features)
-        thread_pool.run(draw, mask.size, matrix, count, 0, features, counter, dropout_factor(rate, mask.dtype))
+        counter = noise.Counter(rows, first_row, 0, _STREAM, *noise.seed_words(seed))
+        matrix = imported("rnnkit_kernels.machine.matrix").Matrix(mask.reshape(-1), row_numbers(count), 0, features)
+        factor = noise.dropout_factor(rate, mask.dtype)
+        thread_pool.run(noise.draw, mask.size, matrix, count, 0, features, counter, factor)
     return mask

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.call import checks
+from rnnkit.call.forking import imported
 from rnnkit.common.arrays import Array, library_of, overlap
 from rnnkit.errors import message
 from rnnkit.training import arguments
@@ -232,9 +233,7 @@ def _sigmoid(scores: Array, targets: Array, count: float, gradient: Array) -> Ar
 
 
 def _on_cpu() -> Any:
-    from rnnkit.cpu import losses  # on the first call: it imports Numba
-
-    return losses
+    return imported("rnnkit.cpu.losses")
 
 
 class _Entries:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rnnkit.call.forking import imported
 from rnnkit.common.arrays import Array, library_of, not_an_array, on_host
 from rnnkit.errors import message, wrong_type
 from rnnkit.training import arguments
@@ -303,9 +304,7 @@ def _is_share(value: float) -> bool:
 
 
 def _kernels() -> Any:
-    from rnnkit_kernels import training
-
-    return training
+    return imported("rnnkit_kernels.training")
 
 
 # CuPy versions of the kernels.

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.call import checks
+from rnnkit.call.forking import imported
 from rnnkit.common.arrays import Array, library_of
 from rnnkit.common.numbers import uniform
 from rnnkit.errors import message
@@ -237,9 +238,7 @@ def last_output_backward(doutput: Array, num_layers: int, num_directions: int) -
 
 
 def _on_cpu() -> Any:
-    from rnnkit.cpu import dense  # on the first call: it imports Numba
-
-    return dense
+    return imported("rnnkit.cpu.dense")
 
 
 def _check_directions(function: str, value: Any) -> int:

@@ -45,7 +45,7 @@ def test_signal_leaves_no_temporary_file(folder, arguments, name, status, printe
     assert sorted(os.listdir(folder)) == before
 
 
-# A command that is interrupted where Python drops what a handler raises, and in code that is run by `exec`.
+# A command that is interrupted where what a handler raises is dropped, and in code that is run by `exec`.
 LOSSES = """
 import os, signal, sys, time
 from rnnkit.commands import command_line, table
@@ -62,6 +62,20 @@ def in_destructor(args):
 def in_exec(args):
     exec("os.kill(os.getpid(), number); time.sleep(60)")
 
+def in_except(args):
+    try:
+        os.kill(os.getpid(), number)
+    except:
+        pass
+    time.sleep(60)
+
+def in_cleanup(args):
+    try:
+        os.kill(os.getpid(), number)
+    finally:
+        time.sleep(0.5)  # longer than until it is sent again
+        print("clean", file=sys.stderr)
+
 class Command(table.Command):
     def add_options(self, parser):
         parser.set_defaults(run=run)
@@ -76,13 +90,21 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("place", ["in_destructor", "in_exec"])
+@pytest.mark.parametrize("place", ["in_destructor", "in_exec", "in_except", "in_cleanup"])
 @ends
-def test_signal_in_a_destructor_or_exec_is_not_lost(tmp_path, place, name, status, printed):
+def test_signal_is_neither_lost_nor_sent_during_cleanup(tmp_path, place, name, status, printed):
     (tmp_path / "lose.py").write_text(LOSSES)
     with started(tmp_path, name, place, python=("-m", "lose"), preexec_fn=not_ignored) as process:
         _, err = process.communicate(timeout=5)
-    assert (process.returncode, err) == (status, printed)
+    assert (process.returncode, err) == (status, b"clean\n" * (place == "in_cleanup") + printed)
+
+
+def test_second_signal_ends_the_command_at_once(tmp_path):
+    text = LOSSES.replace("time.sleep(0.5)", "os.kill(os.getpid(), number); time.sleep(60)")
+    (tmp_path / "lose.py").write_text(text)
+    with started(tmp_path, "SIGTERM", "in_cleanup", python=("-m", "lose")) as process:
+        _, err = process.communicate(timeout=5)
+    assert (process.returncode, err) == (-signal.SIGTERM, b"")
 
 
 def not_ignored():

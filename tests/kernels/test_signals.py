@@ -1,6 +1,7 @@
-"""Signals during a compilation: their handlers run after it, unless they come twice."""
+"""Signals during a compilation or an import: their handlers run after it, unless they come twice."""
 
 import signal
+import sys
 import threading
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from numba import types
 from numba.extending import intrinsic
 
+from rnnkit.call.forking import imported
 from rnnkit_kernels.machine.jit import kernel
 from rnnkit_kernels.machine.signals import held
 
@@ -73,3 +75,21 @@ def test_interrupted_kernel_is_compiled_to_its_end():
     assert len(copy_one.overloads) == 1
     copy_one(x, y)
     assert y[0] == 1
+
+
+def test_import_is_not_interrupted(tmp_path, monkeypatch):
+    """Here the signal would be lost: packages have such code."""
+    text = """
+import signal
+try:
+    signal.raise_signal(signal.SIGINT)
+    is_whole = True
+except:
+    is_whole = False
+"""
+    (tmp_path / "guarded.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        imported("guarded")
+    assert sys.modules["guarded"].is_whole and imported("guarded") is sys.modules.pop("guarded")
+    imported.cache_clear()

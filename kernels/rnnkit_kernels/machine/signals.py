@@ -1,4 +1,4 @@
-"""Signals wait while LLVM works."""
+"""Signals wait while LLVM works, and while packages are imported."""
 
 import signal
 import threading
@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def held():
-    """Let signals that Python handles, such as Ctrl-C, wait for the end of a compilation; a second one does not wait.
+    """Let signals that Python handles, such as Ctrl-C, wait for the end of a compilation or an import; but a second one
+    does not wait.
 
     llvmlite does not stand an exception between any two of its lines: a module whose owner has changed in C, but not
     yet in Python, is freed twice, and the process crashes, possibly when it ends.
