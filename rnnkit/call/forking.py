@@ -15,7 +15,6 @@ import logging  # noqa: F401
 import os
 import sys
 import threading
-from functools import cache
 from importlib import import_module
 from threading import get_ident
 from types import ModuleType
@@ -33,15 +32,21 @@ _held = []
 _forkers: list[int] = []  # for each ancestor process, the thread that forked; oldest first
 
 
-@cache
 def imported(name: str) -> ModuleType:
     """Return a module that imports Numba or CuPy, which takes a second the first time.
 
     Signals wait: packages have a bare `except` where they import, so that Ctrl-C could be lost, or leave half of a
     package.
     """
+    if name in _whole and name in sys.modules:
+        return sys.modules[name]
     with held(), importing:
-        return import_module(name)
+        module = import_module(name)
+    _whole.add(name)
+    return module
+
+
+_whole: set[str] = set()  # names of modules whose import has ended
 
 
 Call = tuple[int, int, object]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +25,7 @@ def backend(function: str, call: str, desc: RNNDescriptor, array: Any, options: 
     return forking.imported("rnnkit.cuda.engine")
 
 
+@cache
 def cpu_module(name: str) -> ModuleType:
     """Return a module of the CPU engine for checked arguments: "prepared" calls, "kept" workspaces, and others."""
     return forking.imported(f"rnnkit.cpu.{name}")

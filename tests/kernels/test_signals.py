@@ -89,7 +89,10 @@ except:
 """
     (tmp_path / "guarded.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        imported("guarded")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            imported("guarded")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert sys.modules["guarded"].is_whole and imported("guarded") is sys.modules.pop("guarded")
-    imported.cache_clear()
