@@ -102,7 +102,7 @@ def exiting_signals() -> Iterator[None]:
         return
     before: dict[int, Any] = {}
     came: SimpleQueue[int | None] = SimpleQueue()  # whose `put` may interrupt another one
-    numbers, again, ended = list[int](), list[int](), list[bool]()  # of all signals; of those sent again
+    numbers, again, ended = list[int](), list[int](), list[bool]()  # signals that came; those sent again
 
     def leave(number: int, frame: Any) -> None:
         is_second = len(numbers) > len(again)
@@ -121,23 +121,24 @@ def exiting_signals() -> Iterator[None]:
     main = threading.get_ident()
     watcher = threading.Thread(target=_send_again, args=(came, again, ended, main), daemon=True)
     watcher.start()
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            before[number] = signal.signal(number, leave)
     try:
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                before[number] = signal.getsignal(number)
+                signal.signal(number, leave)
         yield
     finally:
         ended.append(True)
         came.put(None)
-        sys.unraisablehook = hook
         for number, handler in before.items():
             if signal.getsignal(number) is leave:
                 signal.signal(number, handler)
+        sys.unraisablehook = hook
 
 
 def _send_again(came: SimpleQueue[int | None], again: list[int], ended: list[bool], main: int) -> None:
-    """Send the signals that came to the main thread again, as long as it neither ends nor handles their exception."""
+    """Send each signal that came to the main thread again, until the command has ended, unless it is cleaning up."""
     while (number := came.get()) is not None:
         while not ended:
             time.sleep(_PATIENCE)

@@ -144,10 +144,8 @@ class PreparedCalls:
     def take(self, capacity: int = 0) -> PreparedCall:
         """Return an idle call, or a new one; of this capacity, if it is given."""
         found, seq_len = self.shelf.take(), self.seq_len
-        if found is not None:
-            own = found.capacity
-            if own == (capacity or seq_len) or (not capacity and serves(own, seq_len, self._route.limit)):
-                return found
+        if found is not None and capacity in (0, found.capacity) and serves(found.capacity, seq_len, self._route.limit):
+            return found
         desc, batch_size, threads = self._new
         if not capacity:
             capacity = seq_len if found is None else grown(seq_len, self._route.limit)

@@ -237,6 +237,11 @@ def blocks_of(desc: RNNDescriptor) -> tuple[tuple[slice, tuple[int, ...]], ...]:
     return tuple((slice(start, start + prod(shape)), shape) for _, shape, start in weight_layout(desc))
 
 
+def array_blocks(desc: RNNDescriptor, flat: np.ndarray) -> list[np.ndarray]:
+    """Return the blocks of a flat array, in its order: views."""
+    return [flat[at] if len(shape) == 1 else flat[at].reshape(shape) for at, shape in blocks_of(desc)]
+
+
 def views(desc: RNNDescriptor, flat: Any) -> list[torch.Tensor]:
     """Return the blocks of a flat array as tensors, in its order.
 
@@ -244,8 +249,7 @@ def views(desc: RNNDescriptor, flat: Any) -> list[torch.Tensor]:
     as tied. On a GPU they are views, like those that PyTorch makes for cuDNN.
     """
     if isinstance(flat, np.ndarray):
-        blocks = blocks_of(desc)
-        return [torch.from_numpy(flat[at] if len(shape) == 1 else flat[at].reshape(shape)) for at, shape in blocks]
+        return [*map(torch.from_numpy, array_blocks(desc, flat))]
     flat = to_tensor(flat)
     return [flat[at].view(shape) for at, shape in blocks_of(desc)]
 

@@ -7,7 +7,7 @@ from sys import getrefcount
 import numpy as np
 import torch
 
-from rnnkit.torch.function import blocks_of
+from rnnkit.torch.function import array_blocks
 from rnnkit.torch.plain import FlatParameters
 
 _ALIGNED_BYTES = range(1 << 17, 1 << 22)
@@ -33,11 +33,11 @@ class Gradient:
     __slots__ = "_blocks", "dw"
 
     def __init__(self, flat: FlatParameters, dw: np.ndarray) -> None:
-        self.dw, self._blocks = dw, [dw[at].reshape(shape) for at, shape in blocks_of(flat.desc)]
+        self.dw, self._blocks = dw, array_blocks(flat.desc, dw)
 
     def tensors(self) -> list[torch.Tensor]:
         """Return the blocks as tensors, which are `function.views`."""
-        return [torch.from_numpy(block) for block in self._blocks]
+        return [*map(torch.from_numpy, self._blocks)]
 
     def is_unshared(self) -> bool:
         """Whether nothing else refers to this memory."""

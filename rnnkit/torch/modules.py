@@ -104,10 +104,10 @@ class Accelerated(nn.Module):
         """Run a call; one that is not plain, or has options, goes to `any_call` of `calls`."""
         if _is_compiled():  # dynamo traces this call
             return any_call(self, input, hx, *options)
-        if torch.is_grad_enabled() and torch.is_inference_mode_enabled():  # by enable_grad: nothing has a gradient
+        if torch.is_inference_mode_enabled() and torch.is_grad_enabled():  # by enable_grad: nothing has a gradient
             with torch.no_grad():
                 return self._rnnkit_run(order, any_call, input, hx, *options)
-        is_full = order == ONE_STEP or not plain.may_autocast() or not torch.is_autocast_enabled("cpu")
+        is_full = order == ONE_STEP or not torch.is_autocast_enabled("cpu")
         if is_full and not options and self._rnnkit_samples is None and not plain.is_traced_or_debugged():
             flat = self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE).flat
             is_same = flat is not None and flat.mode == self._rnnkit_mode and flat.drawn == self._rnnkit_drawn()

@@ -29,8 +29,6 @@ _is_compiled = torch.compiler.is_dynamo_compiling
 _compiler = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: sys.modules.get("torch._dynamo"))
 _tracing, _num_modes = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
 _transform = torch._C._functorch.peek_interpreter_stack
-# Whether autocast is on for any device: in half the time of `torch.is_autocast_enabled`, which reads a string.
-may_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 _MAX_SIZES = 256  # prepared sizes of a module
 _DTYPES = torch.float32, torch.float64  # supported on the CPU
 _NO_STATES = None, None
@@ -130,10 +128,12 @@ def read_by_backward(desc: RNNDescriptor, wants_dx: bool, wants_dhx: bool) -> Se
 
 
 def backward_reads(flat: FlatParameters, wants_dx: bool, wants_dhx: bool) -> BackwardReads:
-    """Return what the backward of a call reads, and keep it in `flat.reads`."""
-    numbers = read_by_backward(flat.desc, wants_dx, wants_dhx)
-    lists = [flat.aliases[number] for number in numbers], [flat.addresses[number] for number in numbers]
-    reads = flat.reads[wants_dx, wants_dhx] = BackwardReads(numbers, *lists)
+    """Return what the backward of a call reads."""
+    reads = flat.reads.get((wants_dx, wants_dhx))
+    if reads is None:
+        numbers = read_by_backward(flat.desc, wants_dx, wants_dhx)
+        lists = [flat.aliases[number] for number in numbers], [flat.addresses[number] for number in numbers]
+        reads = flat.reads[wants_dx, wants_dhx] = BackwardReads(numbers, *lists)
     return reads
 
 

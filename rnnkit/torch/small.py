@@ -50,10 +50,8 @@ class SmallRecurrence(torch.autograd.Function):
         wants_dhx = (
             layout.shape[0] > 1 or (hx is not None and hx.requires_grad) or (cx is not None and cx.requires_grad)
         )
-        wanted = x.requires_grad, wants_dhx
-        reads = flat.reads.get(wanted) or backward_reads(flat, *wanted)
-        saved_x = x if parameters[0].requires_grad else input_to_save(flat.desc, x, parameters)
-        ctx.save_for_backward(saved_x, kept, *reads.aliases)
+        reads = backward_reads(flat, x.requires_grad, wants_dhx)
+        ctx.save_for_backward(input_to_save(flat.desc, x, parameters), kept, *reads.aliases)
         ctx.of, ctx.given = (flat, size, copied, sums, reads), (tensors, changes_of(tensors))
         ctx.set_materialize_grads(False)
         return results
