@@ -15,39 +15,17 @@ import logging  # noqa: F401
 import os
 import sys
 import threading
-from importlib import import_module
 from threading import get_ident
-from types import ModuleType
 
 from rnnkit_kernels.machine.forks import forget
-from rnnkit_kernels.machine.signals import held
-
-importing = threading.RLock()
-"""Held while the engine is imported, and Numba or CuPy with it."""
+from rnnkit_kernels.machine.imports import imported as imported  # for `network`, which sees nothing of the kernels
+from rnnkit_kernels.machine.imports import importing
 
 entering = threading.RLock()
 """Held while a call claims the memory of any workspace or plan."""
 
 _held = []
 _forkers: list[int] = []  # for each ancestor process, the thread that forked; oldest first
-
-
-def imported(name: str) -> ModuleType:
-    """Return a module that imports Numba or CuPy, which takes a second the first time.
-
-    Signals wait: packages have a bare `except` where they import, so that Ctrl-C could be lost, or leave half of a
-    package.
-    """
-    if name in _whole and name in sys.modules:
-        return sys.modules[name]
-    with held(), importing:
-        module = import_module(name)
-    _whole.add(name)
-    return module
-
-
-_whole: set[str] = set()  # names of modules whose import has ended
-
 
 Call = tuple[int, int, object]
 """The token of a running call: the number of forks before it, its thread, and a unique object."""

@@ -16,6 +16,7 @@ from rnnkit import RNNDescriptor, backward, forward, init_weights, prepare, trai
 from rnnkit.common.console import CommandError, Parser, optional_import, progress_bar
 from rnnkit.types import CallPrecision, HostDType, Precision
 from rnnkit_kernels.cells.modes import MODES
+from rnnkit_kernels.machine.imports import imported
 
 DTYPES = get_args(HostDType)
 
@@ -51,10 +52,9 @@ def warm_up(args: argparse.Namespace) -> None:
             compile_kernels(desc, args.precision or () if desc.dtype == "float32" else ())
             if bar is not None:
                 bar.update()
-    from rnnkit_kernels.machine.jit import FOLDER  # imports Numba
-
-    size = sum(path.stat().st_size for path in Path(FOLDER.path).glob("*")) if Path(FOLDER.path).is_dir() else 0
-    print(f"kernels   {FOLDER.path}, {size / 1e6:.1f} MB")
+    folder = Path(imported("rnnkit_kernels.machine.jit").FOLDER.path)
+    size = sum(path.stat().st_size for path in folder.glob("*")) if folder.is_dir() else 0
+    print(f"kernels   {folder}, {size / 1e6:.1f} MB")
 
 
 def networks(modes: Iterable[str], dtypes: Iterable[str]) -> Iterator[RNNDescriptor]:

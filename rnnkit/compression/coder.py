@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.errors import message, wrong_type
+from rnnkit_kernels.machine.imports import imported
 
 MAX_SYMBOLS = 1 << 16
 DTYPES = np.dtype("float32"), np.dtype("float64")
@@ -54,12 +55,10 @@ def _frequencies(scores: np.ndarray, class_of: np.ndarray, others: int) -> np.nd
 
     `class_of` has the class of each symbol, int64; `others` symbols share the last class.
     """
-    from rnnkit_kernels import range_coder  # on the first call: it imports Numba
-    from rnnkit_kernels.losses import ROW_LANES
-
+    range_coder, lanes_of_row = _kernels(), imported("rnnkit_kernels.losses").ROW_LANES
     scores = scores if scores.flags.carray else np.array(scores, order="C")
     table = np.empty((len(scores), len(class_of)), np.int32)
-    weights, lanes = np.empty(scores.shape[1], np.int32), np.empty(ROW_LANES, scores.dtype)
+    weights, lanes = np.empty(scores.shape[1], np.int32), np.empty(lanes_of_row, scores.dtype)
     range_coder.frequencies(table.reshape(-1), weights, lanes, scores.reshape(-1), class_of, others)
     return table
 
@@ -129,8 +128,7 @@ class RangeEncoder:
     """
 
     def __init__(self, class_of: Any = None) -> None:
-        from rnnkit_kernels import range_coder  # which imports Numba
-
+        range_coder = _kernels()
         self._coder, self._classes = range_coder, _classes("RangeEncoder", class_of)
         self._state = np.array(range_coder.START_ENCODING)
         self._out = np.empty(1 << 12, np.uint8)
@@ -241,8 +239,7 @@ class RangeDecoder:
     def __init__(self, payload: bytes, class_of: Any = None) -> None:
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             raise wrong_type("RangeDecoder", "payload", "bytes", payload)
-        from rnnkit_kernels import range_coder  # which imports Numba
-
+        range_coder = _kernels()
         self._coder, self._classes = range_coder, _classes("RangeDecoder", class_of)
         self._payload = np.frombuffer(bytearray(payload), np.uint8)
         self._state = np.array(range_coder.START_DECODING)
@@ -284,9 +281,12 @@ def check_table(function: str, table: Any) -> None:
     if table.ndim != 2 or not 1 <= table.shape[1] <= MAX_SYMBOLS or not table.flags.carray:
         expected = f"be a C-contiguous, writeable array of shape (n, 1..{MAX_SYMBOLS})"
         raise ValueError(message(function, "table", expected, table.shape))
-    from rnnkit_kernels.range_coder import TOTAL  # on the first call: it imports Numba
-
+    total = _kernels().TOTAL
     sums = table.sum(axis=1, dtype=np.int64)
-    if table.size and (table.min() < 0 or sums.min() < 1 or sums.max() > TOTAL):
-        expected = f"have rows of nonnegative numbers that add up to 1..{TOTAL}"
+    if table.size and (table.min() < 0 or sums.min() < 1 or sums.max() > total):
+        expected = f"have rows of nonnegative numbers that add up to 1..{total}"
         raise ValueError(message(function, "table", expected, f"sums of {sums.min()} to {sums.max()}"))
+
+
+def _kernels() -> Any:
+    return imported("rnnkit_kernels.range_coder")

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from rnnkit.call import forking
 from rnnkit.distributed.launch import check_comm, check_int
 from rnnkit.errors import message
+from rnnkit_kernels.machine.imports import imported
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -75,11 +75,11 @@ def share_cores(comm: Comm | None) -> int:
         Number of engine threads in this process.
     """
     check_comm("share_cores", comm)
-    thread_pool = forking.imported("rnnkit_kernels.machine.thread_pool")
+    thread_pool = imported("rnnkit_kernels.machine.thread_pool")
     allowed = [] if comm is None else _on_this_machine(comm, _cores())
     if allowed and "NUMBA_NUM_THREADS" not in os.environ:
         share = sum(Fraction(1, sum(core in cores for cores in allowed)) for core in _cores())
-        forking.imported("numba").set_num_threads(max(1, int(share)))
+        imported("numba").set_num_threads(max(1, int(share)))
     return thread_pool.wanted_size()
 
 

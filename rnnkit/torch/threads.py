@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from rnnkit.call import forking
 from rnnkit_kernels.machine.forks import after_fork_in_child
+from rnnkit_kernels.machine.imports import imported
 
 _forked = False  # since this module was imported
 
@@ -30,7 +30,7 @@ def threads() -> AbstractContextManager[None]:
 
 @cache
 def _thread_override() -> Any:
-    return forking.imported("rnnkit_kernels.machine.thread_pool").thread_override
+    return imported("rnnkit_kernels.machine.thread_pool").thread_override
 
 
 @cache
@@ -39,7 +39,7 @@ def _pool(size: int) -> Any:
     runtime = _runtime()
     if runtime is None:
         return None
-    return forking.imported("rnnkit_kernels.machine.openmp").OpenMPPool(runtime, size)
+    return imported("rnnkit_kernels.machine.openmp").OpenMPPool(runtime, size)
 
 
 @cache

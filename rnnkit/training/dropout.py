@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from rnnkit.call import checks
-from rnnkit.call.forking import imported
 from rnnkit.call.steps import row_numbers
 from rnnkit.errors import message
 from rnnkit.training import arguments
+from rnnkit_kernels.machine.imports import imported
 
 _STREAM = 1 << 31  # networks use the streams below
 
@@ -67,7 +67,7 @@ def dropout_mask(
 
 
 def _sampled(shape: tuple[int, int, int], rate: float, seed: int, first_row: int, dtype: Any) -> np.ndarray:
-    thread_pool, noise = map(imported, ("rnnkit_kernels.machine.thread_pool", "rnnkit_kernels.noise"))
+    thread_pool, noise = imported("rnnkit_kernels.machine.thread_pool"), imported("rnnkit_kernels.noise")
     (steps, rows, features), mask = shape, np.empty(shape, dtype)
     count = steps * rows
     if mask.size:

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.call import checks
-from rnnkit.call.forking import imported
 from rnnkit.common.arrays import Array, library_of, overlap
 from rnnkit.errors import message
 from rnnkit.training import arguments
 from rnnkit.training.sums import total
+from rnnkit_kernels.machine.imports import imported
 
 SILENT = {"under": "ignore", "over": "ignore", "invalid": "ignore"}  # infinity and NaN propagate silently
 

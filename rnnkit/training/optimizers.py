@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.call.forking import imported
 from rnnkit.common.arrays import Array, library_of, not_an_array, on_host
 from rnnkit.errors import message, wrong_type
 from rnnkit.training import arguments
+from rnnkit_kernels.machine.imports import imported
 
 
 class _Optimizer:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rnnkit.call import checks
-from rnnkit.call.forking import imported
 from rnnkit.common.arrays import Array, library_of
 from rnnkit.common.numbers import uniform
 from rnnkit.errors import message
 from rnnkit.training import arguments
+from rnnkit_kernels.machine.imports import imported
 
 
 class DenseBackward(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rnnkit.call.forking import imported
 from rnnkit.common.arrays import Array, library_of
+from rnnkit_kernels.machine.imports import imported
 
 _LANES = 256  # parallel partial sums: a call with 450,000 numbers took 0.05 ms, with 64 lanes 0.08 ms
 

@@ -90,6 +90,8 @@ def imported(tree, package):
             source = ".".join([*above, *([node.module] if node.module else [])])
             # From a package come its modules, or else its names.
             yield from (f"{source}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "imported":
+            yield from (one.value for one in node.args if isinstance(one, ast.Constant))
 
 
 def room_of(module):

@@ -211,13 +211,13 @@ assert not any(map(refused, calls))
 FORGETS = """
 import os, signal
 from rnnkit.call import forking
-from rnnkit_kernels.machine import forks, thread_pool
+from rnnkit_kernels.machine import forks, imports, thread_pool
 
 seen = []
 
 @forks.after_fork_in_child
 def note():
-    seen.append(forking.importing._is_owned() and forking.entering._is_owned())
+    seen.append(imports.importing._is_owned() and forking.entering._is_owned())
 
 lock = thread_pool._entering
 thread_pool._pool, thread_pool._callers = object(), {object()}

@@ -9,7 +9,7 @@ import pytest
 from numba import types
 from numba.extending import intrinsic
 
-from rnnkit.call.forking import imported
+from rnnkit_kernels.machine.imports import imported
 from rnnkit_kernels.machine.jit import kernel
 from rnnkit_kernels.machine.signals import held
 
