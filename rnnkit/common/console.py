@@ -93,9 +93,9 @@ def exiting_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise SystemExit with status 128 + number, so that no temporary file is left behind.
 
     By default they end the process at once; a second one still does. In a thread, or if the program handles or ignores
-    these signals, nothing changes. An exception that a handler raises can be lost: Python drops it in a destructor and
-    in a callback of C, Cython in some imports, and packages have a bare `except`. The signal is then sent again, Ctrl-C
-    as well. Compilations, and imports of the engine, let signals wait (`rnnkit_kernels.machine.signals`).
+    these signals, nothing changes. Python drops what a handler raises in a destructor or in a callback of C, Cython in
+    some imports, packages in a bare `except`. So each signal, Ctrl-C too, is sent again until the command ends or
+    cleans up. While a kernel is compiled or the engine imported, signals wait (`rnnkit_kernels.machine.signals`).
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -31,7 +31,7 @@ def run_plain(module: Any, flat: FlatParameters, size: PreparedSize, tensors: tu
     else:
         seed = int(_new_seed()) if draws else None
         if size.calls is not None:
-            results = small.apply(flat, size, seed, *tensors)
+            results = small.apply(flat, size, seed, tensors)
         else:
             call = Call(flat.desc, size.layout, None, None, None, seed, flat)
             results = Recurrence.apply(call, *tensors)

@@ -67,8 +67,7 @@ class Recurrence(torch.autograd.Function):
         ctx.given = fallback.Given(tensors, fallback.changes_of(tensors))
         ctx.numbers = read_by_backward(call.desc, wants_dx, call.layout.shape[0] > 1 or any(wants_states))
         aliases = lease_of(kept).weights.aliases or aliases_of(parameters)
-        x = input_to_save(call.desc, x, parameters)
-        ctx.save_for_backward(x, kept, *(aliases[number] for number in ctx.numbers))
+        ctx.save_for_backward(input_to_save(call.desc, tensors), kept, *(aliases[number] for number in ctx.numbers))
         ctx.call = call
         ctx.set_materialize_grads(False)
         return *results, *states_of_steps
@@ -100,11 +99,13 @@ def _again(call: Call, kept: torch.Tensor, given: fallback.Given) -> tuple[fallb
     return by_equations(call, partial(drawn, workspace)), given.unchanged(weights.addresses)
 
 
-def input_to_save(desc: RNNDescriptor, x: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return x for autograd to save: an alias whose changes it does not detect, if only frozen weights depend on x."""
-    if x.requires_grad or desc.inputs_size or parameters[0].requires_grad:
+def input_to_save(desc: RNNDescriptor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the x of x, hx, cx and the parameters for autograd to save: an alias whose changes it does not detect, if
+    only frozen weights depend on x."""
+    x = tensors[0]
+    if x.requires_grad or tensors[3].requires_grad or desc.inputs_size:
         return x
-    blocks = zip(weight_layout(desc), parameters, strict=True)
+    blocks = zip(weight_layout(desc), tensors[3:], strict=True)
     is_read = any(one.requires_grad for block, one in blocks if block.name.startswith("weight_ih_l0"))
     return x if is_read else x.data
 

@@ -24,7 +24,6 @@ from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.network import engine
 from rnnkit.torch.layout import ONE_STEP, STEPS_FIRST, Layout, concatenate_states
 
-_is_compiled = torch.compiler.is_dynamo_compiling
 # What compiles the frames that run, or None; PyTorch 2.4 does not tell: there dynamo counts as soon as it is imported.
 _compiler = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: sys.modules.get("torch._dynamo"))
 _tracing, _num_modes = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
@@ -46,7 +45,7 @@ class FlatParameters(NamedTuple):
     places: list[tuple[str, Parameter, int, torch.Size]]  # name, itself, address and shape, in the buffer's order
     weights: np.ndarray  # the buffer
     aliases: list[Tensor]  # `aliases_of` the parameters; they keep the buffer alive
-    reads: dict[tuple[bool, bool], BackwardReads]  # `backward_reads`
+    reads: ReadsOfBackward
     sizes: dict[Any, PreparedSize]
     chains: deque[Any]  # the last `chains.ChainParameters`
     spare: deque[Any]  # the last `gradient_memory.Gradient`, of which there may still be views
@@ -58,6 +57,20 @@ class BackwardReads(NamedTuple):
     numbers: Sequence[int]  # in the buffer's order
     aliases: list[Tensor]
     addresses: list[int]
+
+
+class ReadsOfBackward(dict[tuple[bool, bool], BackwardReads]):
+    """What the backward of a network reads, by whether it computes dx and gradients of states (`read_by_backward`)."""
+
+    def __init__(self, desc: RNNDescriptor, aliases: list[Tensor], addresses: list[int]) -> None:
+        self._of = desc, aliases, addresses
+
+    def __missing__(self, wanted: tuple[bool, bool]) -> BackwardReads:
+        desc, aliases, addresses = self._of
+        numbers = read_by_backward(desc, *wanted)
+        lists = [aliases[number] for number in numbers], [addresses[number] for number in numbers]
+        reads = self[wanted] = BackwardReads(numbers, *lists)
+        return reads
 
 
 class PreparedSize(NamedTuple):
@@ -103,7 +116,7 @@ def find_flat(
     data: Any = (ctypes.c_byte * (size * first.element_size())).from_address(addresses[0])
     weights = np.frombuffer(data, desc.np_dtype)
     places = [(*one, ordered[number].shape) for number, one in enumerate(zip(names, ordered, addresses, strict=True))]
-    own: tuple[Any, ...] = {}, {}, deque(maxlen=1), deque(maxlen=1)
+    own: tuple[Any, ...] = ReadsOfBackward(desc, aliases, addresses), {}, deque(maxlen=1), deque(maxlen=1)
     return FlatParameters(mode, drawn, desc, first.dtype, addresses, places, weights, aliases, *own)
 
 
@@ -125,16 +138,6 @@ def read_by_backward(desc: RNNDescriptor, wants_dx: bool, wants_dhx: bool) -> Se
     has_gates_only = isinstance(desc.mode, str)
     unread = ["bias_"] + ["weight_ih_l0"] * (not wants_dx) + ["weight_hh_l"] * (has_gates_only and not wants_dhx)
     return [number for number, block in enumerate(weight_layout(desc)) if not block.name.startswith(tuple(unread))]
-
-
-def backward_reads(flat: FlatParameters, wants_dx: bool, wants_dhx: bool) -> BackwardReads:
-    """Return what the backward of a call reads."""
-    reads = flat.reads.get((wants_dx, wants_dhx))
-    if reads is None:
-        numbers = read_by_backward(flat.desc, wants_dx, wants_dhx)
-        lists = [flat.aliases[number] for number in numbers], [flat.addresses[number] for number in numbers]
-        reads = flat.reads[wants_dx, wants_dhx] = BackwardReads(numbers, *lists)
-    return reads
 
 
 def are_neighbours(desc: RNNDescriptor, parameters: Sequence[torch.Tensor]) -> bool:
@@ -170,10 +173,10 @@ def still_valid(flat: FlatParameters, parameters: dict[str, Any]) -> list[Any] |
 
 
 def is_traced_or_debugged() -> bool:
-    """Whether calls are traced or transformed, or `rnnkit.set_debug` is on."""
+    """Whether calls are traced or transformed, or `rnnkit.set_debug` is on. The caller has asked dynamo."""
     if forward_ad._current_level >= 0:
         return True
-    if _is_compiled() or _compiler() is not None or _num_modes() or _tracing() is not None:
+    if _compiler() is not None or _num_modes() or _tracing() is not None:
         return True
     return _transform() is not None or debugging.is_on()
 

@@ -17,7 +17,7 @@ from rnnkit.torch.fallback import changes_of
 from rnnkit.torch.function import Call, by_equations, input_to_save, keeps_graph, lease_of, weights_of
 from rnnkit.torch.gradient_memory import give_back, new_gradient
 from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, STEPS_FIRST, Layout
-from rnnkit.torch.plain import FlatParameters, PreparedSize, backward_reads
+from rnnkit.torch.plain import FlatParameters, PreparedSize
 from rnnkit.torch.threads import threads
 
 from_numpy = torch.from_numpy
@@ -27,7 +27,8 @@ class SmallRecurrence(torch.autograd.Function):
     """The network, in a call with plain arguments and parameters that have not moved."""
 
     @staticmethod
-    def forward(ctx, flat, size, seed, parameters, sums, x, hx, cx, *weights):
+    def forward(ctx, flat, size, seed, tensors, sums, x, hx, cx, *weights):
+        """Run the network. `tensors` are x, hx, cx and the parameters; the weights may stand for these in a chain."""
         layout, calls = size.layout, size.calls
         call = calls.take()
         arguments = calls.seq_len, flat.weights, _read(x, layout.order), _read(hx), _read(cx), seed
@@ -46,12 +47,11 @@ class SmallRecurrence(torch.autograd.Function):
             kept.lease = Lease(call, calls.shelf)
         # save_for_backward frees tensors after use and detects in-place changes of x and the weights, which backward
         # reads again.
-        tensors = x, hx, cx, *parameters
         wants_dhx = (
             layout.shape[0] > 1 or (hx is not None and hx.requires_grad) or (cx is not None and cx.requires_grad)
         )
-        reads = backward_reads(flat, x.requires_grad, wants_dhx)
-        ctx.save_for_backward(input_to_save(flat.desc, x, parameters), kept, *reads.aliases)
+        reads = flat.reads[x.requires_grad, wants_dhx]
+        ctx.save_for_backward(input_to_save(flat.desc, tensors), kept, *reads.aliases)
         ctx.of, ctx.given = (flat, size, copied, sums, reads), (tensors, changes_of(tensors))
         ctx.set_materialize_grads(False)
         return results
@@ -162,17 +162,15 @@ def _copy(tensor: torch.Tensor) -> np.ndarray:
 _apply = super(torch.autograd.Function, SmallRecurrence).apply
 
 
-def apply(
-    flat: FlatParameters, size: PreparedSize, seed: int | None, x: Any, hx: Any, cx: Any, *parameters: Any
-) -> tuple[torch.Tensor, ...]:
-    """Run a call that may need a gradient."""
-    is_chain = size.layout.shape[0] == 1 and hx is not None and hx.requires_grad
+def apply(flat: FlatParameters, size: PreparedSize, seed: int | None, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Run a call of x, hx, cx and the parameters that may need a gradient."""
+    is_chain = size.layout.shape[0] == 1 and tensors[1] is not None and tensors[1].requires_grad
     # Without grad mode, in which dropout and noise are drawn, too, the chain's placeholder would have no gradient.
     if not is_chain or not torch.is_grad_enabled():
-        return _apply(flat, size, seed, parameters, None, x, hx, cx, *parameters)
+        return _apply(flat, size, seed, tensors, None, *tensors)
     # hx requires a gradient: a later call of a chain. For a single call the chain's set-up would cost 10 us.
-    chain = chains.chain_parameters(flat, parameters)
-    return _apply(flat, size, seed, parameters, chain.sums, x, hx, cx, chain.tensor)
+    chain = chains.chain_parameters(flat, tensors[3:])
+    return _apply(flat, size, seed, tensors, chain.sums, *tensors[:3], chain.tensor)
 
 
 def infer(flat: FlatParameters, size: PreparedSize, x: Any, hx: Any, cx: Any) -> tuple[torch.Tensor, ...]:

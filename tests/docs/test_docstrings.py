@@ -3,9 +3,9 @@
 import doctest
 import importlib
 import inspect
-import pkgutil
 import re
 from functools import cached_property
+from pathlib import Path
 
 import pytest
 from docstring_rules import assert_documents_its_parameters, assert_typed, section
@@ -67,7 +67,9 @@ def test_public_objects_have_docstrings(name):
 
 
 # Those of the GPU engine import CuPy; they are private and have no examples.
-MODULES = {"rnnkit", *(found.name for found in pkgutil.walk_packages(rnnkit.__path__, "rnnkit."))}
+PACKAGE = Path(rnnkit.__file__).parent
+FILES = [path.relative_to(PACKAGE.parent) for path in PACKAGE.rglob("*.py")]  # `walk_packages` imports Keras and others
+MODULES = {".".join(path.parent.parts if path.stem == "__init__" else path.with_suffix("").parts) for path in FILES}
 NEED_CUPY = "engine modes cells layer layer_gradient marks kernels graphs blas context".split()
 MODULES = sorted(MODULES - {"rnnkit.keras.tensorflow", *(f"rnnkit.cuda.{name}" for name in NEED_CUPY)})
 # What is imported with these modules, and is not installed everywhere.
