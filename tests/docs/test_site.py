@@ -57,7 +57,7 @@ def html(tmp_path_factory):
     return folder / "html"
 
 
-@pytest.mark.nightly
+@pytest.mark.weekly
 def test_site_has_every_name_and_search_finds_the_pages(html):
     generated = html / "reference" / "generated"
     names = {f"{module}.{name}" for module, names in PUBLIC_OF.items() for name in names}

@@ -69,7 +69,7 @@ def by_flax():
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 
 
-@pytest.mark.nightly
+@pytest.mark.weekly
 @needs_flax
 @each_case
 def test_flax_computes_the_same(case, by_flax):

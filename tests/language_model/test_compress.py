@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 from compressed_files import assert_not_decompressed
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from language_models import small_model
 from messages import says
@@ -77,6 +77,7 @@ BYTES = st.one_of(
 )
 
 
+@settings(max_examples=10)  # each opens a model
 @given(BYTES, st.sampled_from([*WAYS.values()]))
 def test_random_bytes_round_trip(data, way):
     assert again(data, way) == data
