@@ -270,7 +270,9 @@ class PreparedBackward:
         dgates = arena.take(f"dgates_{number}", (rows, layer.gradient_columns), dtype)
         self.dgates, self.dgates_address = dgates, dgates.ctypes.data
         dunits = arena.take(f"dunits_{number}", (self._steps.batch_size, layer.sizes.hidden), dtype)
-        work, dx = arena.take(f"buffer_{buffer}", (int(offsets[-1]),), dtype), self._input_gradient(layer, arena)
+        # Batches of few steps read the weights in place: with memory of their own nothing is prepared anew by turns.
+        name = f"buffer_{buffer}_in_place" if self._planner.in_place else f"buffer_{buffer}"
+        work, dx = arena.take(name, (int(offsets[-1]),), dtype), self._input_gradient(layer, arena)
         deepest = max(layer.columns, min(rows, depth_block(dtype.itemsize)))  # a step's gates, or a column of dgates
         work = with_scratch(work, OF_GRADIENTS[layer.precision], deepest, ROWS_AT_ONCE, threads, arena.take)
         dinputs = None

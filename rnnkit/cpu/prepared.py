@@ -172,7 +172,7 @@ class PreparedInference:
         is_stepwise = is_stepwise_in_modules(self._desc, steps)
         self._stepwise = stepwise_calls(self._desc, steps) if is_stepwise else None
         self._network = FlatNetwork(self._desc, steps)
-        self._keeps = seq_len * batch_size > 0 and keeps(self._desc, steps)
+        self._keeps = not is_stepwise and seq_len * batch_size > 0 and keeps(self._desc, steps)
         self.takes_addresses = is_stepwise or self._keeps
         self.is_single_threaded = is_stepwise and work_of(desc, seq_len, batch_size) <= thread_pool.SINGLE_THREAD_WORK
 

@@ -71,7 +71,12 @@ def route(desc: RNNDescriptor, seq_len: int, batch_size: int, precision: str | N
 
 def work_of(desc: RNNDescriptor, seq_len: int, batch_size: int) -> int:
     """Return the multiply-adds of a forward."""
-    return sum(layer.work for layer in layers_of(desc)) * seq_len * batch_size
+    return _work_of_row(desc) * seq_len * batch_size
+
+
+@lru_cache(1024)
+def _work_of_row(desc: RNNDescriptor) -> int:
+    return sum(layer.work for layer in layers_of(desc))
 
 
 def reads_in_place(desc: RNNDescriptor, seq_len: int, batch_size: int, backward: bool = False) -> bool:
@@ -150,10 +155,17 @@ def is_stepwise_in_modules(desc: RNNDescriptor, steps: Steps) -> bool:
     return fits and is_stepwise(desc, steps)
 
 
-@lru_cache(256)
 def is_prepared(desc: RNNDescriptor, seq_len: int, batch_size: int) -> bool:
     """Return whether a training call through PyTorch runs as a `PreparedCall`."""
-    return seq_len * batch_size > 0 and workspace_nbytes(desc, seq_len, batch_size) <= _PREPARED_BYTES
+    of_row, of_step = _workspace_nbytes(desc)
+    return 0 < seq_len * batch_size and (of_row + seq_len * of_step) * batch_size <= _PREPARED_BYTES
+
+
+@lru_cache(1024)
+def _workspace_nbytes(desc: RNNDescriptor) -> tuple[int, int]:
+    """Return the bytes of a workspace: of a sequence without steps, and of one step more."""
+    none, one = (workspace_nbytes(desc, seq_len, 1) for seq_len in (0, 1))
+    return none, one - none
 
 
 def is_copied(seq_len: int, nbytes: int) -> bool:

@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from rnnkit.call import debugging
+from rnnkit.common.lazy import lazy
 from rnnkit.descriptor.descriptor import RNNDescriptor
 from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.network import engine
@@ -73,16 +74,43 @@ class ReadsOfBackward(dict[tuple[bool, bool], BackwardReads]):
         return reads
 
 
-class PreparedSize(NamedTuple):
-    """Calls of one input size, prepared."""
+class PreparedSize:
+    """Calls of one input size. Each part is prepared when a call first needs it: programs whose number of steps changes
+    with every batch train or infer."""
 
-    layout: Layout
-    states: Sequence[torch.Size]  # shapes of the initial states
-    cells: torch.Size | None  # shape of the states other than h, concatenated
-    threads: int
-    calls: Any  # `PreparedCalls` of training; None if they run with a workspace
-    inference: Any  # `PreparedInference`
-    gathered: deque[Any] | None  # `Gathered` buffers that can be reused; None where gathering does not pay
+    def __init__(self, desc: RNNDescriptor, shape: tuple[int, int], order: int, threads: int) -> None:
+        self.layout, self.threads, self._problem = Layout(shape, order), threads, (desc, *shape)
+        self._rows = shape[1:] if order == ONE_STEP else (desc.num_pseudo_layers, shape[1])
+
+    @lazy
+    def states(self) -> Sequence[torch.Size]:
+        """Shapes of the initial states."""
+        desc, *_ = self._problem
+        sizes = desc.output_size, *(desc.hidden_size for _ in desc.states)
+        return [torch.Size((*self._rows, size)) for size in sizes]
+
+    @lazy
+    def cells(self) -> torch.Size | None:
+        """Shape of the states other than h, concatenated."""
+        desc, *_ = self._problem
+        return torch.Size((*self._rows, desc.states_size)) if desc.has_cell_state else None
+
+    @lazy
+    def calls(self) -> Any:
+        """`PreparedCalls` of training; None if they run with a workspace."""
+        prepared = engine.cpu_module("prepared")
+        return prepared.PreparedCalls(*self._problem, self.threads) if prepared.is_prepared(*self._problem) else None
+
+    @lazy
+    def inference(self) -> Any:
+        """`PreparedInference`."""
+        return engine.cpu_module("prepared").PreparedInference(*self._problem)
+
+    @lazy
+    def gathered(self) -> deque[Any] | None:
+        """`Gathered` buffers that can be reused; None where gathering does not pay."""
+        desc, seq_len, batch_size = self._problem
+        return deque() if seq_len == 1 and engine.cpu_module("prepared").gathers(desc, batch_size) else None
 
 
 class ParameterCache:
@@ -191,28 +219,12 @@ def size_of(flat: FlatParameters, input: Any, order: int) -> PreparedSize | None
 
 
 def _new_size(flat: FlatParameters, shape: torch.Size, order: int, threads: int) -> PreparedSize | None:
-    desc = flat.desc
-    if len(shape) != (2 if order == ONE_STEP else 3) or shape[-1] != desc.row_size:
+    if len(shape) != (2 if order == ONE_STEP else 3) or shape[-1] != flat.desc.row_size:
         return None
     seq_len, batch_size = (1, shape[0]) if order == ONE_STEP else shape[:2] if order == STEPS_FIRST else shape[1::-1]
-    rows = (batch_size,) if order == ONE_STEP else (desc.num_pseudo_layers, batch_size)
-    states = [torch.Size((*rows, size)) for size in (desc.output_size, *(desc.hidden_size for _ in desc.states))]
-    prepared, problem = engine.cpu_module("prepared"), (desc, seq_len, batch_size)
-    training = prepared.PreparedCalls(*problem, threads) if prepared.is_prepared(*problem) else None
-    gathered = deque() if seq_len == 1 and prepared.gathers(desc, batch_size) else None
     if len(flat.sizes) >= _MAX_SIZES:
         flat.sizes.clear()
-    cells = torch.Size((*rows, desc.states_size)) if desc.has_cell_state else None
-    size = PreparedSize(
-        Layout((seq_len, batch_size), order),
-        states,
-        cells,
-        threads,
-        training,
-        prepared.PreparedInference(*problem),
-        gathered,
-    )
-    flat.sizes[shape, order, threads] = size
+    size = flat.sizes[shape, order, threads] = PreparedSize(flat.desc, (seq_len, batch_size), order, threads)
     return size
 
 

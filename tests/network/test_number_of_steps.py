@@ -10,7 +10,7 @@ import rnnkit
 from rnnkit.call import memory, steps
 from rnnkit.call.pool import Shelf
 from rnnkit.cells import LayerNormLSTM, VariationalGRU
-from rnnkit.cpu import engine, route, rows
+from rnnkit.cpu import backward, engine, route, rows
 
 NETWORKS = [
     dict(mode="lstm"),
@@ -64,6 +64,25 @@ def test_shorter_batches_prepare_nothing_and_longer_ones_little(preparations, le
     for seq_len in lengths:
         net.forward(np.ones((seq_len, 2, 3), np.float32))
     assert 1 <= len(preparations) <= most
+
+
+def test_batches_of_few_and_of_many_steps_by_turns_prepare_nothing(monkeypatch, preparations):
+    """Few steps read the weights in place, many read packed ones: each have memory of their own."""
+    backwards, prepare = [], backward.prepare_backward
+    monkeypatch.setattr(backward, "prepare_backward", lambda *given: backwards.append(given) or prepare(*given))
+    net, lengths = rnnkit.GRU(3, 5, seed=0), (50, 20, 4)
+    for _ in range(3):
+        del preparations[:], backwards[:]
+        for seq_len in lengths:
+            found = net.forward(np.ones((seq_len, 2, 3), np.float32))
+            net.backward(found.workspace, found.y)
+            del found
+    assert [route.route(net.desc, seq_len, 2)[:2] for seq_len in lengths] == [
+        (False, False),
+        (False, True),
+        (True, True),
+    ]
+    assert (preparations, backwards) == ([], [])
 
 
 def test_batch_in_several_kernel_calls_is_prepared_for_itself(monkeypatch, preparations):

@@ -7,5 +7,5 @@ def forget():
     from rnnkit.cpu import infer, route
 
     IDLE.clear()
-    for cached in (route.route, route.is_prepared, infer._stepwise_calls, route.steps_of_one_call):
+    for cached in (route.route, infer._stepwise_calls, route.steps_of_one_call):
         cached.cache_clear()

@@ -92,7 +92,6 @@ def test_step_is_bit_identical_to_a_network_of_one_step(kind):
 def test_step_without_a_prepared_call_is_bit_identical(monkeypatch, kind):
     own, (x, hx) = cell(kind), step(kind)
     expected = gradients(own, x, hx, steps=1)
-    route.is_prepared.cache_clear()
     monkeypatch.setattr(route, "_PREPARED_BYTES", 0)
     again = cell(kind)
     assert_equal(gradients(again, x, hx, steps=1), expected)
