@@ -174,7 +174,8 @@ class PreparedInference:
         self._network = FlatNetwork(self._desc, steps)
         self._keeps = not is_stepwise and seq_len * batch_size > 0 and keeps(self._desc, steps)
         self.takes_addresses = is_stepwise or self._keeps
-        self.is_single_threaded = is_stepwise and work_of(desc, seq_len, batch_size) <= thread_pool.SINGLE_THREAD_WORK
+        is_short = work_of(desc, seq_len, batch_size) <= thread_pool.SINGLE_THREAD_WORK
+        self.is_single_threaded = is_short and self.takes_addresses
 
     def run(self, w: np.ndarray, x: Any, hx: Any, cx: Any) -> tuple[np.ndarray, np.ndarray, Any]:
         """Return y, hy and cy. Arguments are arrays, or addresses of C-contiguous ones if `takes_addresses`; hx and cx

@@ -25,6 +25,7 @@ from rnnkit.descriptor.weights import num_weights, weight_layout
 from rnnkit.network import engine
 from rnnkit.torch.layout import ONE_STEP, STEPS_FIRST, Layout, concatenate_states
 
+_is_compiled = torch.compiler.is_dynamo_compiling
 # What compiles the frames that run, or None; PyTorch 2.4 does not tell: there dynamo counts as soon as it is imported.
 _compiler = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: sys.modules.get("torch._dynamo"))
 _tracing, _num_modes = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
@@ -201,10 +202,10 @@ def still_valid(flat: FlatParameters, parameters: dict[str, Any]) -> list[Any] |
 
 
 def is_traced_or_debugged() -> bool:
-    """Whether calls are traced or transformed, or `rnnkit.set_debug` is on. The caller has asked dynamo."""
+    """Whether calls are traced or transformed, or `rnnkit.set_debug` is on."""
     if forward_ad._current_level >= 0:
         return True
-    if _compiler() is not None or _num_modes() or _tracing() is not None:
+    if _is_compiled() or _compiler() is not None or _num_modes() or _tracing() is not None:
         return True
     return _transform() is not None or debugging.is_on()
 
