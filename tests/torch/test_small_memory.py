@@ -238,3 +238,12 @@ def test_input_gradients_are_computed_only_if_required(made, monkeypatch):
     for of_x, of_h in wanted:
         trained(module(), drawn(T, N, F, gradient=of_x), drawn(1, N, H, gradient=of_h))
     assert found == wanted
+
+
+@pytest.mark.parametrize(("train", "others"), [(True, {"inference"}), (False, {"calls"})])
+def test_size_prepares_only_what_its_calls_need(train, others):
+    own = module("GRU")
+    with torch.set_grad_enabled(train):
+        own(drawn(T, N, F))
+    (size,) = own._rnnkit_cache.flat.sizes.values()
+    assert {"calls", "inference"} - vars(size).keys() == others
