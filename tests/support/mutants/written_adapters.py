@@ -96,7 +96,7 @@ FAULTS = {
         ("a gradient of batch_first is not turned back", "dx = layout.to_tensor_layout(dx) if", "dx = dx if"),
         ("autograd does not watch the weights", "kept, *(aliases[number] for number in ctx.numbers))", "kept)"),
         ("autograd does not watch the input",
-         "save_for_backward(x, kept", "save_for_backward(x.detach().clone(), kept"),
+         "input_to_save(call.desc, tensors), kept", "x.detach().clone(), kept"),
         ("lengths are for training", "hx, cx), **call.options, inputs=inputs)", "hx, cx), inputs=inputs)"),
         ("weights in shared memory are read where they were", "one in found] == self.addresses", "one in found]"),
     ],
