@@ -221,14 +221,15 @@ def within(function: str, name: str, numbers: ndarray, last: int, text: str) -> 
         raise ValueError(message(function, f"{name}[{first}]", f"be in 0..{text}", numbers[first]))
 
 
-def seed(function: str, value: Any) -> None:
-    """Check the random seed, an unsigned int of 64 bits; None lets the engine draw one."""
+def seed(function: str, value: Any) -> int | None:
+    """Check the random seed, an unsigned int of 64 bits; None lets the engine draw one. Returns an int, or None."""
     if value is None:
-        return
+        return None
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
         raise wrong_type(function, "seed", "None or an int", value)
     if not 0 <= value <= MAX_SEED:
         raise ValueError(message(function, "seed", f"be in 0..{MAX_SEED}", value))
+    return int(value)
 
 
 def first_row(function: str, value: Any, batch_size: int) -> int:

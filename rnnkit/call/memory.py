@@ -8,7 +8,7 @@ from rnnkit.call.arena import Arena
 from rnnkit.call.forking import Call, at_work, entering
 from rnnkit.call.pool import IDLE, Shelf
 from rnnkit.descriptor.descriptor import RNNDescriptor
-from rnnkit.errors import WorkspaceError
+from rnnkit.errors import WorkspaceError, message
 
 
 class Memory:
@@ -58,7 +58,8 @@ class Memory:
     def check(self, function: str, generation: int) -> None:
         """Raise unless this generation is the latest."""
         if generation != self.generation:
-            raise WorkspaceError(f"{function}: workspace is older than the latest forward, which reused its memory")
+            expected, got = "be of the latest forward that used its memory", "one of an earlier forward"
+            raise WorkspaceError(message(function, "workspace", expected, got, "use it before the next forward"))
 
     def borrow(self, call: Call) -> Arena:
         """Return an arena for scratch: this one, or a new one while another call uses this one."""

@@ -67,7 +67,7 @@ def options_of(
     if skipping is not None:
         lengths, shape = skipping.counts, (skipping.longest, batch_size)
         marks = None if marks is None else skipping.taken(marks)
-    checks.seed(function, seed)
+    seed = checks.seed(function, seed)
     return CallOptions(
         steps_of(*shape, lengths, marks, from_hx),
         seed if desc.draws else None,

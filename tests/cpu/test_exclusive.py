@@ -235,7 +235,7 @@ def test_interrupt_is_raised_between_the_kernel_calls(request, monkeypatch, call
         getattr(problem, call)(**arguments)
     assert len(calls) == 3
     if call == "forward":
-        with raises(rnnkit.WorkspaceError, "backward: workspace | older"):
+        with raises(rnnkit.WorkspaceError, "backward: workspace | latest forward"):
             problem.backward(result.workspace)
         result = problem.forward(workspace=result.workspace)
     assert_same_results(problem.backward(result.workspace), gradients, GRADIENTS)

@@ -192,8 +192,13 @@ def test_accepted_lengths_are_copied(lengths):
     assert not np.may_share_memory(found, np.asarray(lengths))
 
 
-def test_largest_seed_is_accepted():
-    checks.seed("forward", np.uint64(2**64 - 1))
+@pytest.mark.parametrize("seed", [np.int8(5), np.uint64(2**64 - 1), np.int64(7)])
+def test_seed_of_numpy_draws_as_an_int(seed):
+    desc = rnnkit.RNNDescriptor("gru", 3, 5, num_layers=2, dropout=0.5)
+    w, x = rnnkit.init_weights(desc, seed=0), np.ones((4, 2, 3), np.float32)
+    found, expected = (rnnkit.forward(desc, w, x, seed=one) for one in (seed, int(seed)))
+    assert_same_bits("y", found.y, expected.y)
+    assert type(found.workspace.seed) is int
 
 
 @pytest.mark.parametrize("argument", ["dy", "dcy", "w"])
