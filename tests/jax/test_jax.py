@@ -11,7 +11,7 @@ NEEDS = {"inside_flax": ["jax", "flax", "equinox"], "test_docstrings": ["jax", "
 NEEDS["test_public_names"] = NEEDS["test_docstrings"]
 # XLA compiles each case. Part of the suite -> the files whose default tests it runs; all others run weekly.
 DEFAULT, NIGHTLY, WEEKLY = PARTS
-FILES_OF = {DEFAULT: ("inside_equations", "test_public_names"), NIGHTLY: ("inside_calls",)}
+FILES_OF = {DEFAULT: ("test_public_names",), NIGHTLY: ("inside_calls", "inside_equations")}
 
 
 def part_of(file, part):
