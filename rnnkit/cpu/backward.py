@@ -270,7 +270,8 @@ class PreparedBackward:
         dgates = arena.take(f"dgates_{number}", (rows, layer.gradient_columns), dtype)
         self.dgates, self.dgates_address = dgates, dgates.ctypes.data
         dunits = arena.take(f"dunits_{number}", (self._steps.batch_size, layer.sizes.hidden), dtype)
-        # Batches of few steps read the weights in place: with memory of their own nothing is prepared anew by turns.
+        # Few steps read the weights in place, many read packed ones. Each way has memory of its own: one array that
+        # changes its size would drop all prepared calls.
         name = f"buffer_{buffer}_in_place" if self._planner.in_place else f"buffer_{buffer}"
         work, dx = arena.take(name, (int(offsets[-1]),), dtype), self._input_gradient(layer, arena)
         deepest = max(layer.columns, min(rows, depth_block(dtype.itemsize)))  # a step's gates, or a column of dgates

@@ -144,11 +144,8 @@ class PreparedCalls:
     def take(self, capacity: int = 0) -> PreparedCall:
         """Return an idle call, or a new one; of this capacity, if it is given."""
         found, seq_len = self.shelf.take(), self.seq_len
-        if found is not None:
-            if found.capacity == seq_len and not capacity:  # the usual case
-                return found
-            if capacity in (0, found.capacity) and serves(found.capacity, seq_len, self._route.limit):
-                return found
+        if found is not None and capacity in (0, found.capacity) and serves(found.capacity, seq_len, self._route.limit):
+            return found
         desc, batch_size, threads = self._new
         if not capacity:
             capacity = seq_len if found is None else grown(seq_len, self._route.limit)

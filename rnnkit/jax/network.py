@@ -260,8 +260,8 @@ def _seed(seed: Any) -> Any:
         if seed.dtype.itemsize == 8:
             return jnp.stack([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF]).astype(jnp.uint32)
         return jnp.stack([jnp.asarray(seed).astype(jnp.uint32), jnp.uint32(0)])
-    checks.seed("rnn", seed)
-    return jnp.asarray(np.array([int(seed) & 0xFFFFFFFF, int(seed) >> 32], np.uint32))
+    seed = checks.seed("rnn", seed)
+    return jnp.asarray(np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32))
 
 
 def _with_inputs(desc: RNNDescriptor, x: Any, inputs: Any) -> Any:

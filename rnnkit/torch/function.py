@@ -100,8 +100,8 @@ def _again(call: Call, kept: torch.Tensor, given: fallback.Given) -> tuple[fallb
 
 
 def input_to_save(desc: RNNDescriptor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the x of x, hx, cx and the parameters for autograd to save: an alias whose changes it does not detect, if
-    only frozen weights depend on x."""
+    """Return what autograd saves of x. `tensors` are x, hx, cx and the parameters. If only frozen weights depend on x,
+    it is an alias, whose changes autograd does not detect."""
     x = tensors[0]
     if x.requires_grad or tensors[3].requires_grad or desc.inputs_size:
         return x

@@ -47,7 +47,7 @@ class FlatParameters(NamedTuple):
     places: list[tuple[str, Parameter, int, torch.Size]]  # name, itself, address and shape, in the buffer's order
     weights: np.ndarray  # the buffer
     aliases: list[Tensor]  # `aliases_of` the parameters; they keep the buffer alive
-    reads: ReadsOfBackward
+    reads: BackwardReadsCache
     sizes: dict[Any, PreparedSize]
     chains: deque[Any]  # the last `chains.ChainParameters`
     spare: deque[Any]  # the last `gradient_memory.Gradient`, of which there may still be views
@@ -61,8 +61,8 @@ class BackwardReads(NamedTuple):
     addresses: list[int]
 
 
-class ReadsOfBackward(dict[tuple[bool, bool], BackwardReads]):
-    """What the backward of a network reads, by whether it computes dx and gradients of states (`read_by_backward`)."""
+class BackwardReadsCache(dict[tuple[bool, bool], BackwardReads]):
+    """The `BackwardReads` of a network by (wants_dx, wants_dhx), as in `read_by_backward`; made when first needed."""
 
     def __init__(self, desc: RNNDescriptor, aliases: list[Tensor], addresses: list[int]) -> None:
         self._of = desc, aliases, addresses
@@ -76,8 +76,8 @@ class ReadsOfBackward(dict[tuple[bool, bool], BackwardReads]):
 
 
 class PreparedSize:
-    """Calls of one input size. Each part is prepared when a call first needs it: programs whose number of steps changes
-    with every batch train or infer."""
+    """Calls of one input size. Each part is prepared when a call first needs it: a program that trains prepares no
+    inference."""
 
     def __init__(self, desc: RNNDescriptor, shape: tuple[int, int], order: int, threads: int) -> None:
         self.layout, self.threads, self._problem = Layout(shape, order), threads, (desc, *shape)
@@ -145,7 +145,7 @@ def find_flat(
     data: Any = (ctypes.c_byte * (size * first.element_size())).from_address(addresses[0])
     weights = np.frombuffer(data, desc.np_dtype)
     places = [(*one, ordered[number].shape) for number, one in enumerate(zip(names, ordered, addresses, strict=True))]
-    own: tuple[Any, ...] = ReadsOfBackward(desc, aliases, addresses), {}, deque(maxlen=1), deque(maxlen=1)
+    own: tuple[Any, ...] = BackwardReadsCache(desc, aliases, addresses), {}, deque(maxlen=1), deque(maxlen=1)
     return FlatParameters(mode, drawn, desc, first.dtype, addresses, places, weights, aliases, *own)
 
 

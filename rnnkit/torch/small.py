@@ -28,7 +28,7 @@ class SmallRecurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, flat, size, seed, tensors, sums, x, hx, cx, *weights):
-        """Run the network. `tensors` are x, hx, cx and the parameters; the weights may stand for these in a chain."""
+        """Run the network. `tensors` are x, hx, cx and the parameters; `weights` these, or a chain's placeholder."""
         layout, calls = size.layout, size.calls
         call = calls.take()
         arguments = calls.seq_len, flat.weights, _read(x, layout.order), _read(hx), _read(cx), seed

@@ -60,10 +60,10 @@ def dropout_mask(
     for name, size in zip("TNF", shape, strict=True):
         arguments.integer(function, f"{name} of shape", size, 0)
     rate = arguments.number(function, "rate", rate, "be in 0..1", lambda number: 0 <= number <= 1)
-    checks.seed(function, seed)
+    seed = checks.seed(function, seed)
     first_row = checks.first_row(function, first_row, shape[1])
     arguments.real_dtype(function, dtype)
-    return _sampled(shape, rate, secrets.randbits(64) if seed is None else int(seed), first_row, dtype)
+    return _sampled(shape, rate, secrets.randbits(64) if seed is None else seed, first_row, dtype)
 
 
 def _sampled(shape: tuple[int, int, int], rate: float, seed: int, first_row: int, dtype: Any) -> np.ndarray:

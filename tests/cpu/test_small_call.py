@@ -9,7 +9,7 @@ from combinations import nightly
 from tolerances import assert_gradient_close, assert_same_bits
 
 import rnnkit
-from rnnkit.cells import PeepholeLSTM
+from rnnkit.cells import PeepholeLSTM, VariationalGRU
 from rnnkit.cpu import gathered, prepared, route
 
 T, N, F, H = 5, 3, 4, 6
@@ -19,6 +19,15 @@ def test_small_calls_alone_are_prepared():
     desc = rnnkit.RNNDescriptor("gru", F, H, num_layers=2)
     assert route.is_prepared(desc, T, N) and not route.is_prepared(desc, 0, N) and not route.is_prepared(desc, T, 0)
     assert not route.is_prepared(desc, 10_000, 10)
+
+
+@pytest.mark.parametrize("mode", ["gru", "lstm", VariationalGRU(0.3)])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_call_is_prepared_up_to_a_size_of_its_workspace(monkeypatch, mode, bidirectional):
+    desc = rnnkit.RNNDescriptor(mode, F, H, num_layers=2, bidirectional=bidirectional, dropout=0.5)
+    for less in (0, 1):
+        monkeypatch.setattr(route, "_PREPARED_BYTES", rnnkit.workspace_nbytes(desc, T, N) - less)
+        assert route.is_prepared(desc, T, N) is (less == 0)
 
 
 NETWORKS = [("gru", {"bidirectional": True}), ("lstm", {"num_layers": 2})]
