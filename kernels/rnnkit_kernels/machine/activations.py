@@ -35,7 +35,7 @@ class FloatFormat(NamedTuple):
     exp_degree: int  # of the Taylor series of exp: the rest is below a quarter of a unit in the last place
     tanh_terms: int  # number of terms of the series of tanh: the same
     tanh_limit: float  # 2|x| from which tanh rounds to 1
-    exp_limit: float  # -v from which exp is surely below `small.SMALL`, but a normal number
+    exp_limit: float  # -v from which exp(v), and the logistic function of v, are below `small.SMALL`
     sigmoid_limit: float  # x from which the logistic function rounds to 1
     overflow: float  # v from which exp is infinite
 
@@ -57,8 +57,8 @@ class FloatFormat(NamedTuple):
 
 
 FLOAT_FORMATS = {
-    types.float32: FloatFormat(np.float32, np.int32, 23, 127, 15, 7, 5, 18.1, 69.4, 17.4, 89.0),
-    types.float64: FloatFormat(np.float64, np.int64, 52, 1023, 41, 13, 11, 38.2, 665.5, 37.5, 710.0),
+    types.float32: FloatFormat(np.float32, np.int32, 23, 127, 15, 7, 5, 18.1, 69.31472, 17.4, 89.0),
+    types.float64: FloatFormat(np.float64, np.int64, 52, 1023, 41, 13, 11, 38.2, 665.4212933375476, 37.5, 710.0),
 }
 
 
@@ -99,17 +99,17 @@ def tanh_coefficients(terms):
 
 
 @intrinsic
-def _tanh_near_zero(typingctx, x, own):
-    """tanh(x) for |x| < NEAR: x + x**3 * (-1/3 + 2/15*x**2 ...). `own` is x, or 0 if x is tiny."""
+def _tanh_near_zero(typingctx, x, is_tiny):
+    """tanh(x) for |x| < NEAR: x + x**3 * (-1/3 + 2/15*x**2 ...), or x if it is tiny."""
 
     def generate(context, builder, signature, arguments):
-        value, own = arguments
-        square = builder.fmul(own, own)
+        value, is_tiny = arguments
+        square = builder.select(is_tiny, value.type(0.0), builder.fmul(value, value))
         coefficients = tanh_coefficients(FLOAT_FORMATS[x].tanh_terms)[1:]
         tail = _emit_series(builder, square, builder.fmul(square, square), coefficients)
-        return emit_fma(builder, builder.fmul(own, square), tail, value)
+        return emit_fma(builder, builder.fmul(value, square), tail, value)
 
-    return x(x, own), generate
+    return x(x, is_tiny), generate
 
 
 def _power_of_two(raised):
@@ -156,17 +156,16 @@ def _reduced_of(v):
 def _tanh_of(x):
     """e/(e + 2) with e = exp(2|x|) - 1, or a series near 0. Within 2 units in the last place."""
     form = FLOAT_FORMATS[x]
-    limit, near, one, two = form.real(form.tanh_limit), form.real(NEAR), form.real(1), form.real(2)
-    tiny, zero = form.real(TINY), form.real(0)
+    limit, near, tiny = form.real(form.tanh_limit), form.real(NEAR), form.real(TINY)
+    one, two = form.real(1), form.real(2)
 
     def tanh(x):
         magnitude = abs(x)
-        own = zero if magnitude < tiny else magnitude
-        v = two * own
+        v = two * magnitude
         shifted, p = _reduced(limit if v > limit else v)
         scale = _scale(shifted)
         e = fma(scale, p, scale - one)
-        return math.copysign(_tanh_near_zero(magnitude, own) if magnitude < near else e / (e + two), x)
+        return math.copysign(_tanh_near_zero(magnitude, magnitude < tiny) if magnitude < near else e / (e + two), x)
 
     return tanh
 
@@ -175,15 +174,14 @@ def _tanh_of(x):
 def _sigmoid_of(x):
     """Within 3 units in the last place; 0 below `small.SMALL`."""
     form = FLOAT_FORMATS[x]
-    low, high, one = form.real(-form.exp_limit), form.real(form.sigmoid_limit), form.real(2.0**-LOWER)
-    small, zero = form.real(SMALL[x]), form.real(0)
+    low, high = form.real(-form.exp_limit), form.real(form.sigmoid_limit)
+    zero, one = form.real(0), form.real(2.0**-LOWER)
 
     def sigmoid(x):
         bounded = low if x < low else x
         shifted, p = _reduced(-(high if bounded > high else bounded))
         scale = _lowered_scale(shifted)  # everything is scaled by 2**-64, as exp(-x) may overflow
-        found = one / (one + fma(scale, p, scale))
-        return zero if found < small else found
+        return zero if x <= low else one / (one + fma(scale, p, scale))
 
     return sigmoid
 
@@ -192,15 +190,14 @@ def _sigmoid_of(x):
 def _exp_of(x):
     """Within 1 unit in the last place; 0 below `small.SMALL`."""
     form = FLOAT_FORMATS[x]
-    low, high, zero = form.real(-form.exp_limit), form.real(form.overflow), form.real(0)
-    two, lower, small = form.real(2), form.real(2.0**-LOWER), form.real(SMALL[x])
+    low, high = form.real(-form.exp_limit), form.real(form.overflow)
+    zero, two, lower = form.real(0), form.real(2), form.real(2.0**-LOWER)
 
     def exp(x):
         bounded = low if x < low else x
         shifted, p = _reduced(high if bounded > high else bounded)
         scale = _raised_scale(shifted) if x < zero else _half_scale(shifted)  # 2**n itself may not be a normal number
-        found = fma(scale, p, scale) * (lower if x < zero else two)
-        return zero if found < small else found
+        return zero if x <= low else fma(scale, p, scale) * (lower if x < zero else two)
 
     return exp
 
