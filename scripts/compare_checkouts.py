@@ -91,8 +91,10 @@ def serve(threads):
     import torch
 
     torch.set_num_threads(threads)
-    if threads == 1 and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])  # what slows a core of a shared machine slows both
+    if threads > 1:  # starts the other threads, which may run on any core
+        prepared(torch, "LSTM", 20, 32, 128, "1", "train")()
+    if hasattr(os, "sched_setaffinity"):  # this thread in both processes: what slows a core of a shared machine
+        os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
     step, count = None, 1
     for line in sys.stdin:
         if line.startswith("{"):

@@ -23,7 +23,9 @@ from rnnkit.torch.layout import BATCH_FIRST, ONE_STEP, STEPS_FIRST
 
 _is_compiled = torch.compiler.is_dynamo_compiling
 _CONFIGURATION = {"mode", "input_size", "hidden_size", "num_layers", "bias", "bidirectional", "proj_size"}
-"""Attributes that calls read once, until they are assigned again; they read the others, like dropout, each time."""
+"""Attributes that calls read once, until they are assigned again."""
+_RANDOM = {"training", "dropout"}
+"""The same of those that `_rnnkit_drawn` depends on: programs assign them often, mostly without an effect."""
 
 
 class Accelerated(nn.Module):
@@ -39,8 +41,10 @@ class Accelerated(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name in _CONFIGURATION:
-            self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE).flat = None
+        if name in _CONFIGURATION or name in _RANDOM:
+            cache = self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE)
+            if cache.flat is not None and (name in _CONFIGURATION or cache.flat.drawn != self._rnnkit_drawn()):
+                cache.flat = None
 
     def flatten_parameters(self) -> None:
         """Move all parameters into one flat buffer, unless they already are in one, so that calls read them in place.
@@ -110,8 +114,7 @@ class Accelerated(nn.Module):
         is_full = order == ONE_STEP or not torch.is_autocast_enabled("cpu")
         if is_full and not options and self._rnnkit_samples is None and not plain.is_traced_or_debugged():
             flat = self.__dict__.get("_rnnkit_cache", plain.EMPTY_CACHE).flat
-            is_same = flat is not None and flat.mode == self._rnnkit_mode and flat.drawn == self._rnnkit_drawn()
-            parameters = plain.still_valid(flat, self._parameters) if is_same else None
+            parameters = None if flat is None else plain.still_valid(flat, self._parameters)
             if parameters is None:
                 flat = self._rnnkit_flat()
                 parameters = None if flat is None else plain.still_valid(flat, self._parameters)
@@ -127,7 +130,7 @@ class Accelerated(nn.Module):
         desc = self._rnnkit_desc(self._rnnkit_dropout())
         names = [self._rnnkit_parameter_name(block.name) for block in weight_layout(desc)]
         cache = self.__dict__.setdefault("_rnnkit_cache", plain.ParameterCache())
-        cache.flat = plain.find_flat(self._rnnkit_mode, self._rnnkit_drawn(), desc, names, self._parameters)
+        cache.flat = plain.find_flat(self._rnnkit_drawn(), desc, names, self._parameters)
         return cache.flat
 
     def _apply(self, *arguments: Any, **options: Any) -> Any:
@@ -184,6 +187,7 @@ class Accelerated(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.__dict__.pop("_rnnkit_cache", None)  # of the module that `copy.copy` has copied
         self.flatten_parameters()
 
 

@@ -39,7 +39,6 @@ _STRIDED = torch.strided
 class FlatParameters(NamedTuple):
     """A module's parameters in one flat buffer, with their addresses, to check that they have not moved."""
 
-    mode: str  # of the module, in PyTorch's names
     drawn: tuple[float, bool]  # the module's `_rnnkit_drawn`
     desc: RNNDescriptor
     dtype: torch.dtype
@@ -129,7 +128,7 @@ EMPTY_CACHE = ParameterCache()
 
 
 def find_flat(
-    mode: str, drawn: tuple[float, bool], desc: RNNDescriptor, names: Sequence[str], parameters: dict[str, Any]
+    drawn: tuple[float, bool], desc: RNNDescriptor, names: Sequence[str], parameters: dict[str, Any]
 ) -> FlatParameters | None:
     """Locate a module's parameters, named in the buffer's order; None if they are not in one buffer on the CPU."""
     ordered = [parameters.get(name) for name in names]
@@ -146,7 +145,7 @@ def find_flat(
     weights = np.frombuffer(data, desc.np_dtype)
     places = [(*one, ordered[number].shape) for number, one in enumerate(zip(names, ordered, addresses, strict=True))]
     own: tuple[Any, ...] = BackwardReadsCache(desc, aliases, addresses), {}, deque(maxlen=1), deque(maxlen=1)
-    return FlatParameters(mode, drawn, desc, first.dtype, addresses, places, weights, aliases, *own)
+    return FlatParameters(drawn, desc, first.dtype, addresses, places, weights, aliases, *own)
 
 
 def aliases_of(parameters: Sequence[Tensor]) -> list[Tensor]:

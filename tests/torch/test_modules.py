@@ -1,5 +1,6 @@
 """PyTorch's modules on the engine: every constructor option and form of input, against PyTorch's own."""
 
+import copy
 import itertools
 from functools import partial
 
@@ -109,6 +110,15 @@ def test_dropout_acts_in_training_and_follows_the_seed():
     for dropout, is_same in (0.0, True), (1.0, False), (0.5, False):
         own.train().dropout = dropout
         assert torch.equal(own(x)[0], expected) == is_same
+
+
+def test_copy_that_evaluates_leaves_the_original_in_training():
+    own = rnnkit.torch.GRU(F, H, 2, dropout=1.0)
+    x = torch.randn(T, N, F)
+    before = own(x)[0]
+    copied = copy.copy(own).eval()
+    assert own(x)[0].equal(before)  # dropout leaves nothing, so nothing is random
+    assert not copied(x)[0].equal(before)
 
 
 def test_dropout_of_one_layer_drops_nothing_and_draws_no_seed():
