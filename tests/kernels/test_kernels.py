@@ -69,6 +69,19 @@ def test_activations_are_accurate(compiled, exact, bound, dtype):
         assert np.array_equal(np.signbit(y[number]), np.signbit(x[number])), "the sign of 0 too"
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("compiled", [_all_sigmoid, _all_exp])
+def test_small_results_are_zero_from_the_limit_on(compiled, dtype):
+    limit = np.array(SMALL[from_dtype(np.dtype(dtype))], dtype)
+    x = (np.log(limit) + np.arange(-1000, 1001) * np.spacing(np.log(limit))).astype(dtype)  # in descending order
+    y = np.empty_like(x)
+    compiled(x, y)
+    exact = np.exp(x.astype(np.longdouble))
+    unit = 3 * np.finfo(dtype).eps
+    assert (y[y > 0] >= limit).all() and (exact[y == 0] <= limit * (1 + unit)).all()
+    assert 990 <= np.count_nonzero(y) <= 1010
+
+
 def _exponentials(values, dtype):
     y = np.empty(len(values), dtype)
     _all_exp(np.array(values, dtype), y)
