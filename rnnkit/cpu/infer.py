@@ -36,10 +36,11 @@ from rnnkit_kernels.machine import thread_pool
 from rnnkit_kernels.operands import ForwardArrays
 
 _OUTPUTS = 3  # layer outputs in memory at once: the input of a group of two layers, and their outputs
-# Outputs of a layer that a call keeps for the next one and copies for its caller, instead of preparing all anew: with
+# Outputs of a layer that a call keeps for the next one and copies for its caller, instead of preparing all anew. With
 # 0.5 MB a call takes 0.78 to 0.92 of the time, with 1 MB 0.92 to 0.99, with 1.5 MB 1 to 1.01, with 3 MB 1.05 to 1.08
-# (tanh, H = 16 to 128, N = 8 and 32, one and two directions, Emerald Rapids).
-_KEPT_BYTES = 1 << 20
+# (tanh, H = 16 to 128, N = 8 and 32, one and two directions, Emerald Rapids); with 1.2 and 1.6 MB 0.96 to 0.99, with
+# 3 MB 1 (all modes, H = 64 to 256, N = 32, Zen 4).
+_KEPT_BYTES = 7 << 18
 _LINE_BYTES, _SHARED_BYTES = 64, 1024  # of a cache line; rows that are multiples of this apart share sets of a cache
 
 
