@@ -85,13 +85,13 @@ class Arena:
         is_repeat, self._last_key = self._last_key == key, key
         return is_repeat
 
-    def cached(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
-        """Return `make()`, cached under this name and key until `take` returns a new array. The value may refer to
-        these arrays and to `rows`, but must not keep other large objects alive."""
+    def cached(self, name: str, key: Any, make: Callable[..., Any], *arguments: Any) -> Any:
+        """Return `make(*arguments)`, cached under this name and key until `take` returns a new array. The value may
+        refer to these arrays and to `rows`, but must not keep other large objects alive."""
         for known, value in self._cache.get(name, ()):
             if known == key:
                 return value
-        value = make()  # may clear the cache
+        value = make(*arguments)  # may clear the cache
         entries = self._cache.setdefault(name, [])
         entries.insert(0, (key, value))
         del entries[_CACHED:]

@@ -18,7 +18,7 @@ from rnnkit.common.arrays import device_of, library_of, not_an_array, overlap
 from rnnkit.descriptor.descriptor import RNNDescriptor, only_with
 from rnnkit.descriptor.modes import text_of_mode
 from rnnkit.descriptor.states import arrays_of
-from rnnkit.descriptor.weights import check_weights, num_weights
+from rnnkit.descriptor.weights import check_weights, size_of
 from rnnkit.errors import message, wrong_dtype, wrong_shape, wrong_type
 
 MAX_SEED = 2**64 - 1
@@ -66,7 +66,7 @@ def same_place(function: str, name: str, value: Any, like: Any) -> None:
 
 def weights(function: str, w: Any, desc: RNNDescriptor, like: Any, name: str = "w") -> None:
     usual = type(w) is ndarray is type(like) and w.dtype is desc.np_dtype
-    if usual and w.shape == (num_weights(desc),) and w.flags.c_contiguous:
+    if usual and w.shape == (size_of(desc),) and w.flags.c_contiguous:
         return
     same_place(function, name, w, like)
     check_weights(function, name, w, desc)

@@ -22,12 +22,12 @@ def with_inputs(function: str, desc: RNNDescriptor, x: np.ndarray, inputs: Any) 
 
     x is (..., I). Each array of the mapping `inputs` is (..., H) or (..., 1), or (N, H) for all steps of x.
     """
-    names = [one.name for one in desc.cell.declaration.inputs]
-    if not names:
+    if not desc.inputs_size:
         if inputs is not None:
             expected = f"be None with {text_of_mode(desc.mode)}"
             raise TypeError(message(function, "inputs", expected, type(inputs).__name__))
         return x
+    names = [one.name for one in desc.cell.declaration.inputs]
     if not isinstance(inputs, Mapping):
         raise wrong_type(function, "inputs", f"a mapping of {', '.join(names)} to arrays", inputs)
     check_names(function, "inputs", f"the side inputs {', '.join(names)}", names, inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,21 +48,24 @@ def backward(
 ) -> tuple:
     """Compute dx (empty unless wanted), dhx, dcx and dw, with scratch from the arena. If dw is given, the gradient is
     added to it."""
-    precision = workspace.options.precision
-    own_route = route(desc, workspace.steps.seq_len, workspace.steps.batch_size, precision)
-    steps = rows_of(workspace.steps, arena, own_route.limit)
-    is_new = dw is None and not steps.listed and steps.seq_len * steps.batch_size > 0
+    given, precision = workspace.steps, workspace.options.precision
+    own_route = route(desc, given.seq_len, given.batch_size, precision)
+    steps = rows_of(given, arena, own_route.limit)
+    is_new = dw is None and not given.listed and given.seq_len * given.batch_size > 0
     dw, threads = np.empty(w.shape, w.dtype) if is_new else dw, thread_pool.wanted_size()
     result = begin(desc, w, steps, dhy, dcy, dw, wants_dx, arena if workspace.options.mask is not None else None)
-    make = partial(prepare_backward, desc, workspace.arrays, steps, threads, own_route.in_place_back, arena, precision)
+    arguments = desc, workspace.arrays, steps, threads, own_route.in_place_back, arena, precision
     key = desc, precision, steps, threads, own_route.in_place_back, own_route.is_short
-    gradient = arena.cached("backward", key, make) if steps.is_kept else make()
+    gradient = (
+        arena.cached("backward", key, prepare_backward, *arguments) if steps.is_kept else prepare_backward(*arguments)
+    )
     _, dhx, dcx, dw = result
-    of_resets = reset_gradients(workspace.steps, dhx, dcx)
-    if is_new:  # the kernel writes what stands before them
+    of_resets = (None, None) if given.resets is None else reset_gradients(given, dhx, dcx)
+    if is_new and desc.learned_initial_state:  # the kernel writes what stands before them
         dw[start_of_initial_states(desc) :] = 0
     gradient.run(backward_arrays(w, workspace.x, dy, *result, of_resets, is_new), result[0])
-    finish_states(desc, workspace.steps, dhx, dcx, dw, of_resets)
+    if given.resets is not None:
+        finish_states(desc, given, dhx, dcx, dw, of_resets)
     return result
 
 
@@ -93,8 +96,10 @@ def backward_arrays(
     wants_dhx: bool = True,
 ) -> BackwardArrays:
     """Return the arrays of a call as the kernel takes them; dy, dcx and `of_resets` may be None."""
-    dy, dcx, *of_resets = (0 if array is None else contiguous(array) for array in (dy, dcx, *of_resets))
-    return BackwardArrays(contiguous(w), contiguous(x), dy, dx, dhx, dcx, dw, *of_resets, dw_is_new, wants_dhx, True)
+    w, x, of_h, of_c = contiguous(w), contiguous(x), *of_resets
+    dy, dcx = 0 if dy is None else contiguous(dy), 0 if dcx is None else contiguous(dcx)
+    of_h, of_c = 0 if of_h is None else contiguous(of_h), 0 if of_c is None else contiguous(of_c)
+    return BackwardArrays(w, x, dy, dx, dhx, dcx, dw, of_h, of_c, dw_is_new, wants_dhx, True)
 
 
 def reset_gradients(steps: Steps, dhx: np.ndarray, dcx: Any) -> tuple[Any, Any]:

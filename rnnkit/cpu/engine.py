@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,9 +88,11 @@ def _forward(
     own_route = route(desc, workspace.steps.seq_len, workspace.steps.batch_size, precision)
     steps = rows_of(workspace.steps, arena, own_route.limit, hx, cx)
     threads = thread_pool.wanted_size()
-    make = partial(prepare_forward, workspace, steps, threads, own_route.in_place)
+    arguments = workspace, steps, threads, own_route.in_place
     key = desc, precision, steps, threads, own_route.in_place, own_route.is_short
-    prepared = arena.cached("forward", key, make) if steps.is_kept else make()
+    prepared = (
+        arena.cached("forward", key, prepare_forward, *arguments) if steps.is_kept else prepare_forward(*arguments)
+    )
     workspace.arrays, (hy, cy) = prepared.arrays, final_states(desc, steps.batch_size)
     arrays = forward_arrays(x, flat(w), hx, cx, hy, cy)
     for pack in prepared.packing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,11 +60,11 @@ def _stepwise_calls(desc: RNNDescriptor, seq_len: int, batch_size: int) -> Prepa
 
 def run_stepwise(desc: RNNDescriptor, w: np.ndarray, x: np.ndarray, hx: Any, cx: Any, options: CallOptions) -> Any:
     """Run a call stepwise with flat weights; None if it does not run stepwise."""
-    steps, mask = options.steps, options.mask
-    runner = stepwise_calls(desc, steps) if steps.listed else _stepwise_calls(desc, steps.seq_len, steps.batch_size)
+    steps, mask, listed = options.steps, options.mask, options.steps.listed
+    runner = stepwise_calls(desc, steps) if listed else _stepwise_calls(desc, steps.seq_len, steps.batch_size)
     if runner is None:
         return None
-    if not steps.listed and mask is None:
+    if not listed and mask is None:
         return runner.run(x, hx, cx, w)
     return _of_all_steps(desc, mask, run_steps(runner, steps, _taken(desc, mask, x), hx, cx, w), hx)
 
@@ -207,7 +207,7 @@ class PackedNetwork(Stack):
         return self._kept(self._memory.arena, rows, threads)
 
     def _kept_of(self, arena: Arena, rows: StepRows, threads: int) -> Kept:
-        return arena.cached("infer", (rows, threads), partial(self._kept, arena, rows, threads))
+        return arena.cached("infer", (rows, threads), self._kept, arena, rows, threads)
 
     def _run_kept(self, rows: StepRows, kept: Kept, x: Any, hx: Any, cx: Any, w: np.ndarray) -> tuple[Any, Any, Any]:
         """Run a call in arrays and by kernel calls that are kept; y is one of them."""

@@ -209,8 +209,8 @@ class PreparedStepwiseCall:
         marks: np.ndarray = NO_MARKS,
     ) -> tuple[np.ndarray, np.ndarray, Any]:
         """Return y, hy and cy, with the packed weights or with w."""
-        hx, cx, w = (None if array is None else contiguous(array) for array in (hx, cx, w))
-        return self.run_dense(contiguous(x), hx, cx, w, lengths, marks)
+        hx, cx = None if hx is None else contiguous(hx), None if cx is None else contiguous(cx)
+        return self.run_dense(contiguous(x), hx, cx, None if w is None else contiguous(w), lengths, marks)
 
     def run_dense(
         self,

@@ -102,7 +102,7 @@ def num_weights(desc: RNNDescriptor) -> int:
     42
     """
     check_descriptor("num_weights", desc)
-    return _size(desc)
+    return size_of(desc)
 
 
 def weight_views(desc: RNNDescriptor, w: Any) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def init_weights(desc: RNNDescriptor, seed: Any = None) -> np.ndarray:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"init_weights: seed is not accepted by numpy.random.default_rng: {error}") from error
     bound = 1.0 / sqrt(desc.hidden_size)
-    w = np.empty(_size(desc), desc.np_dtype)
+    w = np.empty(size_of(desc), desc.np_dtype)
     vectors, first = desc.cell.declaration.vectors, start_of_initial_states(desc)
     w[first:] = 0
     blocks = [block for block in _layout(desc) if block.start < first]
@@ -261,8 +261,8 @@ def check_weights(function: str, argument: str, w: Any, desc: RNNDescriptor) -> 
         raise wrong_type(function, argument, "an array", w)
     if w.dtype != desc.np_dtype:
         raise wrong_dtype(function, argument, desc.dtype, w.dtype)
-    if w.shape != (_size(desc),):
-        raise wrong_shape(function, argument, (_size(desc),), ("num_weights",), w.shape)
+    if w.shape != (size_of(desc),):
+        raise wrong_shape(function, argument, (size_of(desc),), ("num_weights",), w.shape)
     if not w.flags.c_contiguous:
         cure = f"copy it with {argument}.copy()"
         raise ValueError(message(function, argument, "be C-contiguous", f"strides {w.strides}", cure))
@@ -278,7 +278,8 @@ def _layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
 
 
 @lru_cache(_MAX_LAYOUTS)
-def _size(desc: RNNDescriptor) -> int:
+def size_of(desc: RNNDescriptor) -> int:
+    """Return `num_weights` of what is a descriptor."""
     first, above = (
         sum(prod(shape) for blocks in _BLOCKS for _, shape in blocks(desc, layer))
         for layer in (0, 1)  # all layers above 0 have the size of layer 1
@@ -337,12 +338,12 @@ _BLOCKS = _matrices, _biases, _vectors, _initial_hidden, _initial_others
 def start_of_initial_states(desc: RNNDescriptor) -> int:
     """Return where the initial states begin in the flat buffer: its size if the network has none."""
     own = desc.output_size + desc.states_size if desc.learned_initial_state else 0
-    return _size(desc) - desc.num_pseudo_layers * own
+    return size_of(desc) - desc.num_pseudo_layers * own
 
 
 def check_size(function: str, desc: RNNDescriptor) -> None:
     """Raise MemoryError for a buffer beyond the address space; NumPy itself raises for smaller ones."""
-    nbytes = _size(desc) * desc.np_dtype.itemsize
+    nbytes = size_of(desc) * desc.np_dtype.itemsize
     if nbytes > maxsize:
         raise MemoryError(message(function, "desc", f"have weights of at most {maxsize} bytes", nbytes))
 

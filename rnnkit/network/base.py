@@ -327,8 +327,8 @@ class BaseNetwork(NetworkFiles, Generic[States]):
         TypeError, ValueError
             An argument has the wrong type, dtype, shape or value.
         """
-        options = {"dw": dw, "per_sequence": per_sequence, "rows": rows}
-        return engine.backward(self._desc, self._weights, workspace, dy, dhy, dcy, **options)
+        given = workspace, dy, dhy, dcy
+        return engine.backward(self._desc, self._weights, *given, dw=dw, per_sequence=per_sequence, rows=rows)
 
     def infer(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rnnkit.call import checks, debugging, forking
-from rnnkit.call.options import ZEROS, options_of
+from rnnkit.call.options import options_of
 from rnnkit.call.pool import Lease, leased
 from rnnkit.call.side_inputs import shapes_of, split_gradient, with_inputs
 from rnnkit.call.workspace import Workspace
@@ -156,10 +156,13 @@ def forward(
     try:
         memory.renew(call)
         given, x = (hx is not None, cx is not None), with_inputs("forward", desc, x, inputs)
-        learned, cx = learned_states(desc, w, batch_size), concatenate_states(desc, cx)
-        hx, cx = options.steps.start_from(learned, hx, cx)
+        cx = concatenate_states(desc, cx)
+        if desc.learned_initial_state:
+            hx, cx = options.steps.start_from(learned_states(desc, w, batch_size), hx, cx)
         filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, options, memory)
-        filled.input_shapes, filled.given_states = shapes_of(desc, inputs), given
+        filled.given_states = given
+        if inputs is not None:
+            filled.input_shapes = shapes_of(desc, inputs)
         y, hy, cy = backend_module.forward(desc, w, x, hx, cx, filled)
         debugging.note(filled, w)
         if shelf is not None:
@@ -365,13 +368,12 @@ def infer(
     """
     check_descriptor("infer", desc)
     seq_len, batch_size = check_call("infer", desc, x, hx, cx)
-    given = {}
-    if not (lengths is mask is resets is precision is None and initial is ZEROS):
-        given = {"lengths": lengths, "mask": mask, "resets": resets, "initial": initial, "precision": precision}
-    options = options_of("infer", desc, seq_len, batch_size, **given)
+    arguments = lengths, None, None, precision, resets, initial, 0, mask
+    options = options_of("infer", desc, seq_len, batch_size, *arguments)
     checks.weights("infer", w, desc, x)
     backend_module = backend("infer", "infer", desc, x, options)
     x, cx = with_inputs("infer", desc, x, inputs), concatenate_states(desc, cx)
-    hx, cx = options.steps.start_from(learned_states(desc, w, batch_size), hx, cx)
+    if desc.learned_initial_state:
+        hx, cx = options.steps.start_from(learned_states(desc, w, batch_size), hx, cx)
     y, hy, cy = backend_module.infer(desc, w, x, hx, cx, options)
     return Infer(y, hy, split_states(desc, cy))

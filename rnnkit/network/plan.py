@@ -101,13 +101,14 @@ class Plan(Generic[States]):
             An argument has the wrong type, dtype, shape or value.
         """
         seq_len, batch_size = check_call("infer", self.desc, x, hx, cx, self.packed.weights)
-        given = {"resets": resets, "initial": initial, "mask": mask}
-        options = options_of("infer", self.desc, seq_len, batch_size, lengths, **given)
+        arguments = lengths, None, None, None, resets, initial, 0, mask
+        options = options_of("infer", self.desc, seq_len, batch_size, *arguments)
         # prepare has checked the network itself; only on a GPU the number of steps matters.
         if not (lengths is resets is mask is None) or self._place is CUPY:
             check("infer", self.desc, options, "plan.infer", self._place)
         x, cx = with_inputs("infer", self.desc, x, inputs), concatenate_states(self.desc, cx)
-        hx, cx = options.steps.start_from(self._initial_states(batch_size), hx, cx)
+        if self.desc.learned_initial_state:
+            hx, cx = options.steps.start_from(self._initial_states(batch_size), hx, cx)
         y, hy, cy = self.packed.infer(x, hx, cx, options)
         return Infer(y, hy, split_states(self.desc, cy))
 
