@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rnnkit.call.arena import Arena
 from rnnkit.call.forking import new_call
 from rnnkit.call.memory import Memory
 from rnnkit.call.options import CallOptions
@@ -148,18 +149,46 @@ def backward(
 ) -> tuple[Any, Any, Any, Any]:
     """Compute dx, dhx, dcx and dw from the workspace of a forward. If dw is given, the gradient is added to it. dx may
     be left empty if it is not wanted."""
-    mask, call, of_initial = workspace.options.mask, new_call(), None
+    call, run = new_call(), _backward if workspace.options.mask is None else _masked_backward
     try:
-        arena = workspace.memory.borrow(call)
-        if mask is not None and dy is not None:
-            dy, of_initial = masked.output_gradient(desc, mask, dy, arena.take)
-        arguments = desc, w, workspace, arena, dy, dhy, dcy, dw
-        if workspace.checkpoint_steps is not None:
-            dx, dhx, dcx, dw = checkpoints.backward(*arguments)
-        else:
-            dx, dhx, dcx, dw = backward_module.backward(*arguments, wants_dx)
-        if of_initial is not None:
-            dhx[-desc.num_directions :] += of_initial
-        return dx if mask is None or not wants_dx else masked.put_back(desc, mask, dx), dhx, dcx, dw
+        return run(desc, w, workspace, workspace.memory.borrow(call), dy, dhy, dcy, dw, wants_dx)
     finally:
         workspace.memory.borrowers.discard(call)
+
+
+def _backward(
+    desc: RNNDescriptor,
+    w: np.ndarray,
+    workspace: Workspace,
+    arena: Arena,
+    dy: Any,
+    dhy: Any,
+    dcy: Any,
+    dw: Any,
+    wants_dx: bool,
+) -> tuple[Any, Any, Any, Any]:
+    """Run backward over the steps that ran, with scratch from the arena."""
+    if workspace.checkpoint_steps is not None:
+        return checkpoints.backward(desc, w, workspace, arena, dy, dhy, dcy, dw)
+    return backward_module.backward(desc, w, workspace, arena, dy, dhy, dcy, dw, wants_dx)
+
+
+def _masked_backward(
+    desc: RNNDescriptor,
+    w: np.ndarray,
+    workspace: Workspace,
+    arena: Arena,
+    dy: Any,
+    dhy: Any,
+    dcy: Any,
+    dw: Any,
+    wants_dx: bool,
+) -> tuple[Any, Any, Any, Any]:
+    """The same of a batch with a mask: dy and dx are of all steps."""
+    mask, of_initial = workspace.options.mask, None
+    if dy is not None:
+        dy, of_initial = masked.output_gradient(desc, mask, dy, arena.take)
+    dx, dhx, dcx, dw = _backward(desc, w, workspace, arena, dy, dhy, dcy, dw, wants_dx)
+    if of_initial is not None:
+        dhx[-desc.num_directions :] += of_initial
+    return masked.put_back(desc, mask, dx) if wants_dx else dx, dhx, dcx, dw

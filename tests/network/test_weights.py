@@ -106,7 +106,7 @@ def test_caches_of_many_descriptors_are_bounded():
         weight_layout(RNNDescriptor("gru", 3, hidden_size))
         num_weights(RNNDescriptor("gru", 3, hidden_size))
     assert weights._layout.cache_info().currsize < 100
-    assert weights._size.cache_info().currsize < 100
+    assert weights.size_of.cache_info().currsize < 100
 
 
 def test_weights_beyond_the_address_space_are_refused():
