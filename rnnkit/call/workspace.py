@@ -169,16 +169,17 @@ class Workspace:
         The value passed to `forward`.
     """
 
+    given_states = True, True  # whether hx and cx were given; else they are zeros or the network's own
+    record: Any = None  # state of the GPU engine
+    lease: Lease | None = None  # of the memory, which becomes idle when no array of this workspace is left
+
     def __init__(self, desc: RNNDescriptor, inputs: dict[str, Any], options: CallOptions, memory: Memory) -> None:
         self.generation = memory.generation
         self.desc, self.inputs, self.memory, self.options = desc, inputs, memory, options
         self.steps, self.seed, self.checkpoint_steps = options.steps, options.seed, options.checkpoint_steps
         self.x = inputs["x"]  # `inputs` also has hx and cx: backward must not overwrite them
         self.arrays: dict[str, Any] = {}  # never modified: a later workspace of this size may share the dict
-        self.given_states = True, True  # whether hx and cx were given; else they are zeros or the network's own
         self.input_shapes: dict[str, tuple[int, ...]] = {}  # of the side inputs given
-        self.record: Any = None  # state of the GPU engine
-        self.lease: Lease | None = None  # of the memory, which becomes idle when no array of this workspace is left
         self.digests: dict[str, bytes] = {}  # of w and x in debug mode, see `debugging`
 
     def allocate(self, layout: tuple[Block, ...]) -> None:

@@ -74,11 +74,7 @@ def forward(
     if mask is not None:
         x = workspace.x = masked.taken(desc, mask, x, workspace.memory.arena.take)
     y, hy, cy = run(desc, w, x, hx, cx, workspace)
-    if mask is not None:
-        y = masked.outputs_of_all(desc, mask, y, hx)
-    elif workspace.checkpoint_steps is None:
-        y.flags.writeable = False  # backward reads it
-    return y, hy, cy
+    return (y if mask is None else masked.outputs_of_all(desc, mask, y, hx)), hy, cy
 
 
 def _forward(

@@ -155,12 +155,13 @@ def forward(
         memory = (shelf.take() if shelf is not None else None) or backend_module.Memory()
     try:
         memory.renew(call)
-        given, x = (hx is not None, cx is not None), with_inputs("forward", desc, x, inputs)
-        cx = concatenate_states(desc, cx)
+        x, cx, given = with_inputs("forward", desc, x, inputs), concatenate_states(desc, cx), None
         if desc.learned_initial_state:
+            given = hx is not None, cx is not None
             hx, cx = options.steps.start_from(learned_states(desc, w, batch_size), hx, cx)
         filled = Workspace(desc, {"x": x, "hx": hx, "cx": cx}, options, memory)
-        filled.given_states = given
+        if given is not None:
+            filled.given_states = given
         if inputs is not None:
             filled.input_shapes = shapes_of(desc, inputs)
         y, hy, cy = backend_module.forward(desc, w, x, hx, cx, filled)
@@ -169,7 +170,8 @@ def forward(
             filled.lease = Lease(memory, shelf)
             if options.mask is None:  # else y is an array of its own
                 y = leased(y, filled.lease) if y.nbytes > _COPIED_BYTES else y.copy()
-                y.flags.writeable = False  # like a view of the workspace
+        if options.mask is None and checkpoint_steps is None and isinstance(y, np.ndarray):
+            y.flags.writeable = False  # backward reads it, or what it is a copy of
         return Forward(y, hy, split_states(desc, cy), filled)
     finally:
         memory.calls.discard(call)
