@@ -277,14 +277,16 @@ def _layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
     return tuple(blocks)
 
 
-@lru_cache(_MAX_LAYOUTS)
 def size_of(desc: RNNDescriptor) -> int:
-    """Return `num_weights` of what is a descriptor."""
-    first, above = (
-        sum(prod(shape) for blocks in _BLOCKS for _, shape in blocks(desc, layer))
-        for layer in (0, 1)  # all layers above 0 have the size of layer 1
-    )
-    return desc.num_directions * (first + (desc.num_layers - 1) * above)
+    """Return `num_weights` of what is a descriptor, which keeps it: all calls ask, and hashing takes longer."""
+    size: int | None = desc.__dict__.get("_num_weights")
+    if size is None:
+        first, above = (
+            sum(prod(shape) for blocks in _BLOCKS for _, shape in blocks(desc, layer))
+            for layer in (0, 1)  # all layers above 0 have the size of layer 1
+        )
+        size = desc.__dict__["_num_weights"] = desc.num_directions * (first + (desc.num_layers - 1) * above)
+    return size
 
 
 def _named_shapes(desc: RNNDescriptor) -> Iterator[tuple[str, tuple[int, ...]]]:

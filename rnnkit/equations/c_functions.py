@@ -100,10 +100,10 @@ static inline real rk_exp_minus_one(real r) {{
 {exp_lines}
   return RK_FMA(q, {exp_total}, r);
 }}
-static inline real rk_tanh_near_zero(real x) {{
-  const real r = x < {tiny} ? {zero} : x * x, q = r * r;
+static inline real rk_tanh_near_zero(real x, real own) {{
+  const real r = own * own, q = r * r;
 {tanh_lines}
-  return RK_FMA(x * r, {tanh_total}, x);
+  return RK_FMA(own * r, {tanh_total}, x);
 }}
 static inline real rk_reduced(real v, real *shifted) {{ /* exp(v) = 2**n * (1 + result) */
   *shifted = RK_FMA(v, {per_log2}, {magic});
@@ -111,11 +111,11 @@ static inline real rk_reduced(real v, real *shifted) {{ /* exp(v) = 2**n * (1 + 
   return rk_exp_minus_one(RK_FMA(n, {minus_low}, RK_FMA(n, {minus_high}, v)));
 }}
 static inline real rk_tanh(real x) {{
-  const real size = RK_ABS(x), v = {two} * size;
+  const real size = RK_ABS(x), own = size < {tiny} ? {zero} : size, v = {two} * size;
   real shifted;
   const real p = rk_reduced(v > {tanh_limit} ? {tanh_limit} : v, &shifted), scale = rk_scale(shifted);
   const real e = RK_FMA(scale, p, scale - {one});
-  const real near = rk_tanh_near_zero(size), far = e / (e + {two});
+  const real near = rk_tanh_near_zero(size, own), far = e / (e + {two});
   return RK_MATH(copysign{f})(size < {near} ? near : far, x);
 }}
 static inline real rk_sigmoid(real x) {{

@@ -99,17 +99,17 @@ def tanh_coefficients(terms):
 
 
 @intrinsic
-def _tanh_near_zero(typingctx, x, is_tiny):
-    """tanh(x) for |x| < NEAR: x + x**3 * (-1/3 + 2/15*x**2 ...), or x if it is tiny."""
+def _tanh_near_zero(typingctx, x, own):
+    """tanh(x) for |x| < NEAR: x + x**3 * (-1/3 + 2/15*x**2 ...). `own` is x, or 0 if x is tiny."""
 
     def generate(context, builder, signature, arguments):
-        value, is_tiny = arguments
-        square = builder.select(is_tiny, value.type(0.0), builder.fmul(value, value))
+        value, own = arguments
+        square = builder.fmul(own, own)
         coefficients = tanh_coefficients(FLOAT_FORMATS[x].tanh_terms)[1:]
         tail = _emit_series(builder, square, builder.fmul(square, square), coefficients)
-        return emit_fma(builder, builder.fmul(value, square), tail, value)
+        return emit_fma(builder, builder.fmul(own, square), tail, value)
 
-    return x(x, is_tiny), generate
+    return x(x, own), generate
 
 
 def _power_of_two(raised):
@@ -157,15 +157,16 @@ def _tanh_of(x):
     """e/(e + 2) with e = exp(2|x|) - 1, or a series near 0. Within 2 units in the last place."""
     form = FLOAT_FORMATS[x]
     limit, near, tiny = form.real(form.tanh_limit), form.real(NEAR), form.real(TINY)
-    one, two = form.real(1), form.real(2)
+    zero, one, two = form.real(0), form.real(1), form.real(2)
 
     def tanh(x):
         magnitude = abs(x)
+        own = zero if magnitude < tiny else magnitude
         v = two * magnitude
         shifted, p = _reduced(limit if v > limit else v)
         scale = _scale(shifted)
         e = fma(scale, p, scale - one)
-        return math.copysign(_tanh_near_zero(magnitude, magnitude < tiny) if magnitude < near else e / (e + two), x)
+        return math.copysign(_tanh_near_zero(magnitude, own) if magnitude < near else e / (e + two), x)
 
     return tanh
 
