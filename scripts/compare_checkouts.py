@@ -8,7 +8,6 @@ case is slower only if both say so, and in another run too.
 """
 
 import argparse
-import copy
 import csv
 import json
 import os
@@ -123,7 +122,7 @@ def prepared(torch, mode, seq_len, batch_size, hidden_size, layers, pass_name):
 
     torch.manual_seed(0)
     options = {"1": {}, "2": {"num_layers": 2}, "bi": {"bidirectional": True}}[layers]
-    module = copy.deepcopy(getattr(torch.nn, mode)(hidden_size, hidden_size, **options))
+    module = getattr(torch.nn, mode)(hidden_size, hidden_size, **options)
     accelerate(module)
     x = torch.randn(seq_len, batch_size, hidden_size)
 

@@ -278,7 +278,8 @@ def _layout(desc: RNNDescriptor) -> tuple[WeightBlock, ...]:
 
 
 def size_of(desc: RNNDescriptor) -> int:
-    """Return `num_weights` of what is a descriptor, which keeps it: all calls ask, and hashing takes longer."""
+    """Return `num_weights` of what is surely a descriptor. It keeps the number: every call needs it, and a look-up by
+    hash takes longer."""
     size: int | None = desc.__dict__.get("_num_weights")
     if size is None:
         first, above = (

@@ -25,7 +25,7 @@ _is_compiled = torch.compiler.is_dynamo_compiling
 _CONFIGURATION = {"mode", "input_size", "hidden_size", "num_layers", "bias", "bidirectional", "proj_size"}
 """Attributes that calls read once, until they are assigned again."""
 _RANDOM = {"training", "dropout"}
-"""The same of those that `_rnnkit_drawn` depends on: programs assign them often, mostly without an effect."""
+"""Attributes that `_rnnkit_drawn` depends on. Programs assign them often, and mostly nothing changes."""
 
 
 class Accelerated(nn.Module):
@@ -187,7 +187,7 @@ class Accelerated(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__.pop("_rnnkit_cache", None)  # of the module that `copy.copy` has copied
+        self.__dict__.pop("_rnnkit_cache", None)  # `copy.copy` takes that of the original
         self.flatten_parameters()
 
 
